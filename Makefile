@@ -1,0 +1,82 @@
+# Placet: the verbs. Plain `make` lists them; each one makes the environment first if it is missing or out of date.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.up-to-date
+PROJECTS := pyproject.toml shared/pyproject.toml $(wildcard services/*/pyproject.toml)
+SOURCES := shared/src $(wildcard services/*/src) $(wildcard tests examples)
+EDITABLES := -e 'shared[cli,models,sql]' $(addprefix -e ./,$(patsubst %/pyproject.toml,%,$(wildcard services/*/pyproject.toml)))
+PYTHONS := python3.13 python3.12 python3.11 python3
+WORKERS ?= 2
+SEEDS ?= 1000
+
+.PHONY: help setup demo run test check format simulate bench conformance constraints clean
+
+help:  ## list the verbs
+	@sed -nE 's/^([a-z]+):.*## (.*)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | while IFS='|' read -r verb what; do \
+	  printf '  make %-12s %s\n' "$$verb" "$$what"; done
+
+setup: $(STAMP)  ## make the virtual environment (.venv) with pinned versions; every verb below implies it
+
+demo: $(STAMP)  ## run the main job for real, kill it half way, approve, and show what happened
+	@$(BIN)/python -m examples.release.demo
+
+run: $(STAMP)  ## leave the example system up, for a person to use
+	@$(BIN)/placet dev examples.release:app
+
+test: $(STAMP)  ## run the tests (WORKERS=2 processes; ARGS='-k name' to choose)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+check: $(STAMP)  ## format, lint and strict types, without changing anything
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy $(SOURCES)
+
+format: $(STAMP)  ## format the code and fix what the linter can
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+simulate: $(STAMP)  ## crash, repeat and reorder under SEEDS=1000 seeds, or repeat one: SEED=7
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+bench: $(STAMP)  ## measure runs and decisions per second on this machine
+	@$(BIN)/python -m tests.benchmarks $(ARGS)
+
+conformance: $(STAMP)  ## run the tests of numbered cases and print a table by case
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q --conformance $(ARGS)
+
+constraints: $(STAMP)  ## resolve again and write constraints.txt with the newest releases
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-header --no-annotate --all-extras \
+	  --group build --group dev --group installer $(filter-out pyproject.toml,$(PROJECTS)) \
+	  | grep -vE "== '(emscripten|win32)'|^-e|^\./|^file:" | sed 's/ *;.*//' > constraints.new
+	@mv constraints.new constraints.txt
+
+clean:  ## remove the environment and everything generated
+	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .placet build dist
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# uv installs several times faster than pip; where it cannot be had, or cannot reach what pip reaches, pip does the work.
+$(STAMP): constraints.txt $(PROJECTS)
+	@if ! $(BIN)/python -c 'import pip' 2>/dev/null; then \
+	  python="$(PYTHON)"; \
+	  for candidate in $(PYTHONS); do \
+	    test -z "$$python" || break; \
+	    if $$candidate -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$candidate; fi; \
+	  done; \
+	  test -n "$$python" || { echo 'Placet needs Python 3.11 or newer with the venv module: install it, or say make setup PYTHON=/path/to/python3' >&2; exit 1; }; \
+	  $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "$$python is not Python 3.11 or newer" >&2; exit 1; }; \
+	  echo "setup: $(VENV) from $$($$python --version)"; \
+	  $$python -m venv --clear $(VENV); \
+	fi
+	@echo 'setup: installing pinned packages'
+	@export PIP_DISABLE_PIP_VERSION_CHECK=1 VIRTUAL_ENV=$(VENV); \
+	pip() { $(BIN)/python -m pip install -qq --constraint constraints.txt "$$@"; }; \
+	fast() { $(BIN)/uv pip install -qq --constraint constraints.txt "$$@"; }; \
+	members() { "$$1" --group build --group dev && "$$1" --no-build-isolation $(EDITABLES); }; \
+	if pip uv && members fast; then :; \
+	else echo 'setup: going on with pip alone (slower)'; pip --upgrade pip && members pip; fi
+	@touch $@

@@ -1,0 +1,1 @@
+"""Decides who may decide and what was decided: owns Approval."""

@@ -1,0 +1,1 @@
+"""Acts: owns Operation, the execution record of one side effect."""

@@ -1,0 +1,98 @@
+"""Decides what a machine may ask of the world, and how long it may take. Results come back as messages."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from placet.ids import Address
+from placet.messages import OPERATION, THREAD, Purpose
+from placet.values import Name, RunId, Value
+
+
+class ActivityBase(Value):
+    """Base: whose work it is."""
+
+    tenant: Name
+    run_id: RunId
+
+    def owner(self) -> Address:
+        """The state that started it and gets its result."""
+        raise NotImplementedError(type(self).__name__)
+
+
+class CallModel(ActivityBase):
+    """Ask the agent's model for a turn. Result: ModelAnswered or ModelFailed with the same turn and attempt.
+
+    The conversation is `thread_message` rows 1..`messages` of the thread; they are not carried along, so that a long
+    conversation costs no more in state or queue than a short one.
+    """
+
+    activity: Literal["model.call"] = "model.call"
+    thread_id: str
+    turn: int
+    attempt: int
+    purpose: Purpose
+    team: Name
+    agent: Name
+    messages: int
+    timeout_ms: int
+
+    def owner(self) -> Address:
+        return Address(self.run_id, THREAD, self.thread_id)
+
+
+class RunTool(ActivityBase):
+    """Run one attempt of an operation. Result: ToolReturned."""
+
+    activity: Literal["tool.run"] = "tool.run"
+    operation_id: str
+    attempt: int
+    tool: Name
+    agent: str
+    input_text: str
+    """Canonical JSON, exactly the reviewed bytes."""
+    idempotency_key: str
+    """`operation_id` for tools that dedupe; `operation_id:n` for tools that can seal an attempt."""
+    timeout_ms: int
+    deadline_ms: int | None
+
+    def owner(self) -> Address:
+        return Address(self.run_id, OPERATION, self.operation_id)
+
+
+class ProbeTool(ActivityBase):
+    """Ask the tool's world whether attempt `attempt` happened; `seal`: and make it never happen if it did not.
+
+    Result: ToolProbed.
+    """
+
+    activity: Literal["tool.probe"] = "tool.probe"
+    operation_id: str
+    attempt: int
+    probe: int
+    tool: Name
+    agent: str
+    input_text: str
+    idempotency_key: str
+    seal: bool
+    timeout_ms: int
+
+    def owner(self) -> Address:
+        return Address(self.run_id, OPERATION, self.operation_id)
+
+
+class Stop(ActivityBase):
+    """Signal cancellation to whatever runs for `machine` and `key` in this process; no result."""
+
+    activity: Literal["stop"] = "stop"
+    machine: str
+    key: str
+    reason: str
+
+    def owner(self) -> Address:
+        return Address(self.run_id, self.machine, self.key)
+
+
+Activity = Annotated[CallModel | RunTool | ProbeTool | Stop, Field(discriminator="activity")]

@@ -1,0 +1,139 @@
+"""Decides how messages travel inside one process: an asyncio queue, futures for answers, a claim map.
+
+Nothing here is durable, and nothing needs to be: what must not be lost is an outbox row until the transaction that
+applies it deletes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Sequence
+from itertools import count
+
+from placet import limits
+from placet.messages import Envelope, Message, decode_envelope
+from placet.runtime.ports import Clock, Delivery, OutboxRow
+
+
+class MemoryQueue:
+    """Inbox and Outlet of one process. A row that is still waiting or in work is not taken in twice."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Delivery] = deque()
+        self._some = asyncio.Event()
+        self._closed = False
+        self._tokens = count(1)
+        self._rows: set[str] = set()
+
+    def put(self, envelope: Envelope) -> None:
+        """From outside, or an activity's result."""
+        self._add(Delivery(envelope, next(self._tokens)))
+
+    async def publish(self, rows: Sequence[OutboxRow]) -> Sequence[str]:
+        """Confirms nothing: the receiver deletes the row in the commit that applies it."""
+        for row in rows:
+            if row.id not in self._rows:
+                self._rows.add(row.id)
+                self._add(Delivery(decode_envelope(row.body), next(self._tokens), row.id))
+        return ()
+
+    async def take(self, batch_max: int) -> Sequence[Delivery]:
+        while not self._waiting:
+            if self._closed:
+                return ()
+            self._some.clear()
+            await self._some.wait()
+        return [self._waiting.popleft() for _ in range(min(batch_max, len(self._waiting)))]
+
+    async def settle(self, done: Sequence[Delivery], back: Sequence[Delivery]) -> None:
+        self._rows.difference_update(delivery.outbox_id for delivery in done if delivery.outbox_id is not None)
+        self._waiting.extendleft(reversed(back))
+        if back:
+            self._some.set()
+
+    def close(self) -> None:
+        """`take` hands out what is there and then returns nothing."""
+        self._closed = True
+        self._some.set()
+
+    def _add(self, delivery: Delivery) -> None:
+        self._waiting.append(delivery)
+        self._some.set()
+
+
+class MemoryDoor:
+    """Door and Replies of one process: asks by the queue, answers by futures, hints by events."""
+
+    def __init__(self, queue: MemoryQueue) -> None:
+        self._queue = queue
+        self._asked: dict[str, list[asyncio.Future[str]]] = {}
+        self._watchers: dict[str | None, set[asyncio.Event]] = {}
+
+    async def ask(self, message: Message, *, message_id: str, timeout_ms: int) -> str | None:
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._asked.setdefault(message_id, []).append(answer)
+        try:
+            self._queue.put(Envelope(id=message_id, reply_to=message_id, message=message))  # type: ignore[arg-type]
+            return await asyncio.wait_for(answer, timeout_ms / 1_000)
+        except TimeoutError:
+            return None
+        finally:
+            waiting = self._asked.get(message_id, [])
+            if answer in waiting:
+                waiting.remove(answer)
+            if not waiting:
+                self._asked.pop(message_id, None)
+
+    async def send(self, reply_to: str, text: str) -> None:
+        """The first asker under this id that has no answer yet gets it; each asker's message is answered once."""
+        for answer in self._asked.get(reply_to, ()):
+            if not answer.done():
+                answer.set_result(text)
+                return
+
+    async def changes(self, run_id: str | None) -> AsyncIterator[None]:
+        changed = asyncio.Event()
+        self._watchers.setdefault(run_id, set()).add(changed)
+        try:
+            while True:
+                await changed.wait()
+                changed.clear()
+                yield
+        finally:
+            watchers = self._watchers[run_id]
+            watchers.discard(changed)
+            if not watchers:
+                del self._watchers[run_id]
+
+    def hint(self, run_ids: Iterable[str]) -> None:
+        """Something of these runs was committed."""
+        for run_id in (*run_ids, None):
+            for changed in self._watchers.get(run_id, ()):
+                changed.set()
+
+
+class MemoryArbiter:
+    """A referee within one process, by the protocol of DESIGN §5: tentative claims with a lease, no facts."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._claims: dict[str, tuple[str, int]] = {}
+
+    async def claim(self, keys: Sequence[str], nonce: str) -> Sequence[bool]:
+        now = self._clock.now_ms()
+        granted = []
+        for key in keys:
+            holder, until = self._claims.get(key, ("", 0))
+            mine = holder == nonce or until <= now
+            if mine:
+                self._claims[key] = (nonce, now + limits.CLAIM_LEASE_MS)
+            granted.append(mine)
+        return granted
+
+    async def finish(self, keys: Sequence[str], nonce: str) -> None:
+        for key in keys:
+            if self._claims.get(key, ("", 0))[0] == nonce:
+                del self._claims[key]
+
+

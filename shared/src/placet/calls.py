@@ -1,0 +1,121 @@
+"""Decides what a tool call is: what a model asked for, what a tool promises, what came back."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from placet import limits
+from placet.errors import Failure
+from placet.retries import RetryPolicy
+from placet.values import Name, Usage, Value
+
+
+class EffectClass(StrEnum):
+    """What may be done when the outcome of an attempt is unknown (DESIGN §3)."""
+
+    READ_ONLY = "read_only"
+    IDEMPOTENT = "idempotent"
+    RECONCILABLE = "reconcilable"
+    NON_RETRIABLE = "non_retriable"
+
+
+class ToolSpec(Value):
+    """What the rules need to know of a tool. Its code and JSON schema stay with the application."""
+
+    name: Name
+    version: str
+    schema_digest: str
+    effect: EffectClass
+    consequential: bool
+    timeout_ms: int
+    retry: RetryPolicy
+    can_reconcile: bool = False
+    can_seal: bool = False
+    quiescence_ms: int = 0
+    """How long after the end of an attempt's lease a late request may still arrive at the tool's world."""
+
+
+class ToolCall(Value):
+    """What a model asked for, byte for byte. `input_text` is not yet parsed: models cut and mangle it."""
+
+    call_id: str
+    tool: str
+    input_text: Annotated[str, Field(max_length=limits.CONTENT_BYTES_MAX)]
+
+
+class ToolResult(Value):
+    """The one answer to one tool call, as the model sees it."""
+
+    call_id: str
+    """The model's own call id, so that the provider can pair them."""
+    tool: str
+    ok: bool
+    text: str
+
+
+class ModelReply(Value):
+    """One model turn. `raw_text` is the provider message, kept for an exact round trip."""
+
+    text: str | None = None
+    calls: tuple[ToolCall, ...] = ()
+    usage: Usage = Usage()
+    raw_text: str = ""
+
+
+# ── a conversation: what a thread holds ────────────────────────────────────────────────
+
+
+class UserText(Value):
+    """Words of a person or of the run: the task, a continuation."""
+
+    role: Literal["user"] = "user"
+    text: str
+
+
+class AssistantReply(Value):
+    """What the model said."""
+
+    role: Literal["assistant"] = "assistant"
+    reply: ModelReply
+
+
+class ToolResults(Value):
+    """Answers to every call of the reply before it."""
+
+    role: Literal["tool"] = "tool"
+    results: tuple[ToolResult, ...]
+
+
+ChatMessage = Annotated[UserText | AssistantReply | ToolResults, Field(discriminator="role")]
+
+
+# ── what a tool answers: certainty is a type, never guessed from text ──────────────────
+
+
+class Executed(Value):
+    """The effect happened. `result_text` is the tool's result as canonical JSON."""
+
+    certainty: Literal["executed"] = "executed"
+    result_text: str = "null"
+    failure: Failure | None = None
+    """Set when the tool ran and reports an error of its own (the effect, if any, stands)."""
+
+
+class NotExecuted(Value):
+    """The effect did not happen and will not."""
+
+    certainty: Literal["not_executed"] = "not_executed"
+    failure: Failure | None = None
+
+
+class Unsure(Value):
+    """Nobody knows."""
+
+    certainty: Literal["unknown"] = "unknown"
+    failure: Failure | None = None
+
+
+ToolOutcome = Annotated[Executed | NotExecuted | Unsure, Field(discriminator="certainty")]

@@ -1,0 +1,158 @@
+"""Decides what a gate may answer, and which answer counts when several gates speak: the strictest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Any, Literal, Protocol
+
+from placet.errors import Code, ContractError
+from placet.values import Name, Value
+
+
+class Boundary(StrEnum):
+    """Where a run can be stopped."""
+
+    PLAN = "plan"
+    ROUND = "round"
+    DISPATCH = "dispatch"
+    TOOL_CALL = "tool_call"
+    PLAN_PATCH = "plan_patch"
+
+
+class Allow(Value):
+    """Go on."""
+
+    action: Literal["allow"] = "allow"
+    reason: str | None = None
+
+    def __init__(self, reason: str | None = None, **data: Any) -> None:
+        super().__init__(reason=reason, **data)
+
+
+class Deny(Value):
+    """Do not, and do not ask."""
+
+    action: Literal["deny"] = "deny"
+    reason: str | None = None
+
+    def __init__(self, reason: str | None = None, **data: Any) -> None:
+        super().__init__(reason=reason, **data)
+
+
+class Suspend(Value):
+    """Stop durably and ask a person."""
+
+    action: Literal["suspend"] = "suspend"
+    reason: str | None = None
+
+    def __init__(self, reason: str | None = None, **data: Any) -> None:
+        super().__init__(reason=reason, **data)
+
+
+Verdict = Allow | Deny | Suspend
+_STRICTNESS = {"allow": 0, "suspend": 1, "deny": 2}
+
+
+def verdict_of(answer: object) -> Verdict:
+    """A gate's answer as a verdict; `True` and `False` stand for Allow and Deny.
+
+    Raises ContractError(GATE_FAILED) for anything else, also None and a reason that is not text (E07):
+    a gate that answers nonsense must not be taken for a yes.
+    """
+    if answer is True:
+        return Allow()
+    if answer is False:
+        return Deny()
+    if isinstance(answer, Allow | Deny | Suspend):
+        return answer
+    raise ContractError(Code.GATE_FAILED, f"a gate must answer Allow, Deny, Suspend, True or False, not {type(answer).__name__}")
+
+
+class Judgement(Value):
+    """The verdict that counts, the rule that gave it, and the version of the policy it belongs to."""
+
+    verdict: Literal["allow", "deny", "suspend", "failed"]
+    reason: str | None = None
+    rule: str
+    policy_version: str
+    quorum: int = 1
+    expires_after_ms: int | None = None
+    use_within_ms: int | None = None
+
+
+def strictest(judgements: Iterable[Judgement]) -> Judgement | None:
+    """Failed > deny > suspend > allow; the first of equals. None when nobody spoke."""
+    order = {"failed": 3, **{k: v for k, v in _STRICTNESS.items()}}
+    best: Judgement | None = None
+    for judgement in judgements:
+        if best is None or order[judgement.verdict] > order[best.verdict]:
+            best = judgement
+    return best
+
+
+# ── what a gate looks at ───────────────────────────────────────────────────────────────
+
+
+class CallSubject(Value):
+    """A tool call about to be made; `input` is validated and has its defaults filled in."""
+
+    run_id: str
+    team: Name
+    agent: Name
+    task_id: str
+    tool: Name
+    input: dict[str, Any]
+    raw_input: dict[str, Any]
+    consequential: bool
+    effect: str
+    initiator: str
+
+
+class TaskSubject(Value):
+    """A task as gates see it."""
+
+    id: str
+    title: str
+    description: str
+    assignee: str | None
+    depends_on: tuple[str, ...]
+
+
+class PlanSubject(Value):
+    """A whole plan."""
+
+    run_id: str
+    team: Name
+    goal: str
+    tasks: tuple[TaskSubject, ...]
+    continuation: Literal["execute", "plan_only"]
+    initiator: str
+
+
+class RoundSubject(Value):
+    """What is done and what would come next."""
+
+    run_id: str
+    team: Name
+    completed: tuple[TaskSubject, ...]
+    next: tuple[TaskSubject, ...]
+    initiator: str
+
+
+class DispatchSubject(Value):
+    """One task about to start."""
+
+    run_id: str
+    team: Name
+    task: TaskSubject
+    initiator: str
+
+
+Subject = CallSubject | PlanSubject | RoundSubject | DispatchSubject
+
+
+class Judge(Protocol):
+    """Whoever can judge a subject at a boundary; the application does."""
+
+    def judge(self, boundary: Boundary, subject: Subject) -> Judgement | None: ...

@@ -1,0 +1,54 @@
+"""Every bound in the system, with its reason, and the relations between bounds."""
+
+from __future__ import annotations
+
+from placet.errors import require
+
+KIB = 1024
+
+JSON_DEPTH_MAX = 64
+"""Deep enough for any tool input seen; far below Python's recursion limit."""
+JSON_BYTES_MAX = 1024 * KIB
+"""One HTTP body or one message. Larger things belong in a store, referred to by digest."""
+INTEGER_MAX = 2**53
+"""I-JSON (RFC 7493 §2.2): integers beyond ±(2^53 - 1) do not survive other implementations."""
+
+CONTENT_BYTES_MAX = 256 * KIB
+"""Canonical content of one approval request: a person must be able to read it."""
+RUN_ID_CHARS_MAX = 128
+"""As in the interoperating implementation (case B23)."""
+NAME_CHARS_MAX = 128
+"""Tool, agent, team and task names."""
+TEXT_CHARS_MAX = 32 * KIB
+"""A goal, a description, a reason."""
+TASKS_MAX = 1_000
+"""Tasks in one plan."""
+TURNS_MAX = 200
+"""Model turns in one thread; past it the task fails rather than looping for ever."""
+CALLS_PER_TURN_MAX = 64
+"""Tool calls in one model turn."""
+RESULT_BYTES_MAX = 64 * KIB
+"""A tool result as the model sees it."""
+
+BATCH_MAX = 64
+"""Messages in one turn of a worker."""
+HANDOVERS_MAX = 32
+"""Waves of in-process hand-over within one transaction; the rest goes through the outbox."""
+CONFLICT_TRIES_MAX = 3
+"""A key that lost this many races in a row is given back to its queue."""
+DELIVERIES_MAX = 20
+"""Deliveries of one message before it is parked as a dead letter."""
+
+ATTEMPTS_MAX = 20
+"""Upper bound of any retry policy."""
+LEASE_MARGIN_MS = 5_000
+"""How much longer a lease lasts than the work it covers."""
+MODEL_TIMEOUT_MS = 120_000
+"""One model call."""
+TOOL_TIMEOUT_MS = 30_000
+"""One tool call, unless the tool says otherwise."""
+CLAIM_LEASE_MS = 3_000
+"""The referee's tentative pick (DESIGN §5)."""
+
+require(CONTENT_BYTES_MAX < JSON_BYTES_MAX, "a message must be able to carry one request")
+require(RESULT_BYTES_MAX < CONTENT_BYTES_MAX, "a result must fit in a message")

@@ -1,0 +1,126 @@
+"""Decides the form of all rules: a pure function from state, message, facts and now to a transition.
+
+A transition moves (new state and effects), absorbs (a repeat, harmless) or refuses (dead letter with a reason).
+There are four effects and no others. Machines read no clock, draw no random number, await and log nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+from placet.activities import Activity
+from placet.errors import Code, ErrorClass, Failure
+from placet.facts import FactKey, Facts, Row
+from placet.instants import Instant
+from placet.messages import Message
+from placet.values import Value
+
+
+class State(Value):
+    """Base of all states. `status` is a column, because operators ask by it."""
+
+    tenant: str
+    run_id: str
+    status: str
+
+
+S = TypeVar("S", bound=State)
+
+
+class Receipt(Value):
+    """The answer to whoever asked. `final` is false for "ask again" (DESIGN §5)."""
+
+    answer: str
+    """accepted, duplicate, conflict, expired, stale, closed, not_allowed, invalid, not_found, refused, busy"""
+    final: bool = True
+    run_id: str
+    status: str | None = None
+    request_id: str | None = None
+    request_hash: str | None = None
+    decision_id: str | None = None
+    outcome: str | None = None
+    decided_by: str | None = None
+    decided_at_ms: int | None = None
+    recorded_at_ms: int | None = None
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """A message, now or not before an instant: every wait in the system."""
+
+    message: Message
+    not_before: Instant | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Invoke:
+    """A call to the world, after the commit."""
+
+    activity: Activity
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An insert-only row, in the same commit."""
+
+    row: Row
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to whoever asked, after the commit. `text`: the exact bytes to repeat, for stored receipts."""
+
+    receipt: Receipt
+    text: str | None = None
+
+
+Effect = Send | Invoke | Record | Reply
+
+
+@dataclass(frozen=True, slots=True)
+class Transition(Generic[S]):
+    """What one message does to one state."""
+
+    kind: Literal["moved", "absorbed", "refused"]
+    state: S | None = None
+    effects: tuple[Effect, ...] = ()
+    failure: Failure | None = None
+    reason: str = ""
+    before_ms: Instant | None = None
+    """A guard that holds at commit: the store's clock must not have reached this instant."""
+
+
+def move(state: S, *effects: Effect, before_ms: Instant | None = None) -> Transition[S]:
+    """The state changes; its version steps by one."""
+    return Transition("moved", state, effects, before_ms=before_ms)
+
+
+def absorb(reason: str, *replies: Reply) -> Transition[Any]:
+    """A repeat or a late message: nothing changes, nothing is written."""
+    return Transition("absorbed", None, replies, reason=reason)
+
+
+def refuse(code: Code, message: str, *, run_id: str, pointer: str | None = None, **details: Any) -> Transition[Any]:
+    """No rule accepts the message: whoever waits is told, and it becomes a dead letter with this reason."""
+    failure = Failure(code=code, message=message, error_class=ErrorClass.INVALID, pointer=pointer, details=details)
+    return Transition(
+        "refused", None, (Reply(Receipt(answer="refused", run_id=run_id, failure=failure)),), failure=failure
+    )
+
+
+class Machine(Protocol[S]):
+    """One service's rules."""
+
+    name: str
+    state_type: type[S]
+    messages: frozenset[type[Message]]
+    """The messages it has an answer for in every state."""
+
+    def reads(self, message: Message) -> Sequence[FactKey]:
+        """The rows to load for this message. Their owners' versions are guarded at commit."""
+
+    def transition(self, state: S | None, message: Message, facts: Facts, now_ms: Instant) -> Transition[S]:
+        """What the message does."""

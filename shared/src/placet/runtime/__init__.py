@@ -1,0 +1,1 @@
+"""The shell around the rules: ports, engine, worker, relay, invoker, process. Imports no driver."""

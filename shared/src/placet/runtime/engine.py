@@ -1,0 +1,113 @@
+"""Decides what a batch of deliveries comes to: load, fold, commit, and what to do with whoever lost a race."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from placet import limits
+from placet.activities import Activity
+from placet.errors import Code
+from placet.facts import Application
+from placet.instants import Instant
+from placet.runtime.fold import Fold, Machines, Outcome, dead_letter
+from placet.runtime.ports import CommitResult, Delivery, Fate, Store, Unit
+
+
+@dataclass(slots=True)
+class Settlement:
+    """What a batch came to. Everything here happened durably before anybody is told."""
+
+    done: list[Delivery] = field(default_factory=list)
+    back: list[Delivery] = field(default_factory=list)
+    """Lost too many races in a row: to come again."""
+    activities: list[Activity] = field(default_factory=list)
+    replies: list[tuple[str, str]] = field(default_factory=list)
+    runs: set[str] = field(default_factory=set)
+    outbox_rows: int = 0
+    dead_letters: int = 0
+    conflicts: int = 0
+
+
+class Engine:
+    """Runs all machines hosted in this process, in batches."""
+
+    def __init__(self, machines: Machines, application: Application, store: Store, *, hand_over: bool = True) -> None:
+        self.machines = machines
+        self._application = application
+        self._store = store
+        self._hand_over = hand_over
+
+    async def process(self, deliveries: Sequence[Delivery]) -> Settlement:
+        """Load, fold and commit a batch.
+
+        A unit that lost a race is loaded and folded again, three times at most, without its neighbours. One whose
+        facts violate a constraint is tried message by message; a message that does so alone is parked.
+        Raises RetryableError when the store is away or the commit's outcome is unknown: deliver everything again.
+        """
+        settlement = Settlement()
+        waiting = list(deliveries)
+        alone: list[Delivery] = []
+        for _ in range(limits.CONFLICT_TRIES_MAX):
+            if not waiting:
+                break
+            lost: list[Delivery] = []
+            for outcome, result in await self._attempt(waiting):
+                if result.fate is Fate.COMMITTED:
+                    _settle(settlement, outcome)
+                elif result.fate is Fate.LOST:
+                    lost += outcome.deliveries
+                else:
+                    alone += outcome.deliveries
+            settlement.conflicts += len(lost)
+            waiting = lost
+        settlement.back += waiting
+        for delivery in alone:
+            await self._one_by_one(delivery, settlement)
+        return settlement
+
+    async def _attempt(self, deliveries: Sequence[Delivery]) -> list[tuple[Outcome, CommitResult]]:
+        fold = Fold(self.machines, self._application, deliveries)
+        for wave in range(limits.HANDOVERS_MAX):
+            addresses, keys = fold.wanted()
+            if addresses or keys:
+                fold.take(await self._store.load(addresses, keys))
+            fold.run_wave(hand_over=self._hand_over and wave < limits.HANDOVERS_MAX - 1)
+            if not fold.wave:
+                break
+        outcomes = fold.outcomes()
+        writing = [outcome for outcome in outcomes if _writes(outcome.unit)]
+        results = await self._store.commit([outcome.unit for outcome in writing]) if writing else []
+        fates = dict(zip(map(id, writing), results, strict=True))
+        return [(outcome, fates.get(id(outcome), CommitResult(Fate.COMMITTED))) for outcome in outcomes]
+
+    async def _one_by_one(self, delivery: Delivery, settlement: Settlement) -> None:
+        for outcome, result in await self._attempt([delivery]):
+            if result.fate is Fate.COMMITTED:
+                _settle(settlement, outcome)
+            elif result.fate is Fate.LOST:
+                settlement.back.append(delivery)
+            else:
+                await self._park(delivery, f"the facts violate {result.constraint}", outcome, settlement)
+
+    async def _park(self, delivery: Delivery, reason: str, outcome: Outcome, settlement: Settlement) -> None:
+        now = max((entry.at_ms for entry in outcome.unit.journal), default=Instant(0))
+        unit = Unit(dead_letters=[dead_letter(delivery.envelope, Code.INVARIANT, reason, now)])
+        if delivery.outbox_id is not None:
+            unit.consumed.append(delivery.outbox_id)
+        await self._store.commit([unit])
+        settlement.done.append(delivery)
+        settlement.dead_letters += 1
+
+
+def _writes(unit: Unit) -> bool:
+    return bool(unit.states or unit.rows or unit.journal or unit.outbox or unit.dead_letters or unit.consumed)
+
+
+def _settle(settlement: Settlement, outcome: Outcome) -> None:
+    settlement.done += outcome.deliveries
+    settlement.activities += outcome.activities
+    settlement.replies += outcome.replies
+    settlement.runs |= outcome.runs
+    settlement.outbox_rows += len(outcome.unit.outbox)
+    settlement.dead_letters += len(outcome.unit.dead_letters)

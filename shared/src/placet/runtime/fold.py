@@ -1,0 +1,377 @@
+"""Decides what a batch of messages comes to, before anything is committed: states, effects, and what belongs together.
+
+The fold is synchronous and pure. It works in waves: the messages as they came, then what they handed over to machines
+hosted here, then what those handed over. Whatever read or wrote something uncommitted of another key joins it in one
+unit, so that nothing is ever based on a write that might be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from placet.activities import Activity
+from placet.errors import Code, Failure, PlacetError
+from placet.facts import STATE, Application, FactKey, Facts, Row, StateRow, owner_of
+from placet.ids import Address, derived_id, message_id
+from placet.instants import Instant
+from placet.machine import Invoke, Machine, Receipt, Record, Reply, Send, State, Transition
+from placet.messages import Envelope
+from placet.runtime.ports import DeadLetter, Delivery, JournalEntry, Loaded, OutboxRow, StateWrite, StoredState, Unit
+from placet.topology import queue_of
+
+Machines = Mapping[str, Machine[Any]]
+
+
+@dataclass(slots=True)
+class Item:
+    """One message of the batch or of a wave. `delivery` is set for what came from outside."""
+
+    envelope: Envelope
+    delivery: Delivery | None
+    group: int
+
+    @property
+    def address(self) -> Address:
+        return self.envelope.message.to()
+
+
+@dataclass(slots=True)
+class _Working:
+    """A state in the making."""
+
+    loaded_version: int
+    version: int
+    state: State | None
+    status: str | None
+    broken: Failure | None = None
+    """Why the stored state cannot be read: every message for it is refused, its neighbours go on."""
+
+    @property
+    def dirty(self) -> bool:
+        return self.version != self.loaded_version
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one unit will do once it is committed."""
+
+    unit: Unit
+    deliveries: list[Delivery] = field(default_factory=list)
+    activities: list[Activity] = field(default_factory=list)
+    replies: list[tuple[str, str]] = field(default_factory=list)
+    runs: set[str] = field(default_factory=set)
+    """Runs of which something changed."""
+
+
+class Fold:
+    """The fold of one batch."""
+
+    def __init__(self, machines: Machines, application: Application, deliveries: Sequence[Delivery]) -> None:
+        self._machines = machines
+        self._application = application
+        self._now = Instant(0)
+        self._incarnation = 0
+        self._working: dict[Address, _Working] = {}
+        self._rows: dict[FactKey, Row | None] = {}
+        self._versions: dict[Address, int] = {}
+        self._parents: list[int] = list(range(len(deliveries)))
+        self._outcomes: list[Outcome] = [Outcome(Unit()) for _ in deliveries]
+        self._group_of: dict[Address, int] = {}
+        self.wave: list[Item] = []
+        for at, delivery in enumerate(deliveries):
+            outcome = self._outcomes[at]
+            outcome.deliveries.append(delivery)
+            if delivery.outbox_id is not None:
+                outcome.unit.consumed.append(delivery.outbox_id)
+            self.wave.append(Item(delivery.envelope, delivery, at))
+
+    def wanted(self) -> tuple[list[Address], list[FactKey]]:
+        """States and rows that the current wave needs and that are not here yet."""
+        addresses: dict[Address, None] = {}
+        keys: dict[FactKey, None] = {}
+        for item in self.wave:
+            if item.address not in self._working:
+                addresses[item.address] = None
+            for key in self._reads(item):
+                if key.table == STATE:
+                    if owner_of(key) not in self._working:
+                        addresses[owner_of(key)] = None
+                elif key not in self._rows:
+                    keys[key] = None
+        return list(addresses), list(keys)
+
+    def take(self, loaded: Loaded) -> None:
+        """Add what a load brought. A load never overwrites what this fold has already changed.
+
+        Waves load at different instants. The first version seen of a state is the one that is guarded: if it moved in
+        between, the commit loses and everything is loaded afresh.
+        """
+        self._now = max(self._now, loaded.now_ms)
+        self._incarnation = loaded.incarnation
+        for address, version in loaded.versions.items():
+            self._versions.setdefault(address, version)
+        for address, stored in loaded.states.items():
+            if address not in self._working:
+                self._working[address] = self._opened(address, stored)
+        for key, row in loaded.rows.items():
+            self._rows.setdefault(key, row)
+
+    def _opened(self, address: Address, stored: StoredState | None) -> _Working:
+        seen = self._versions[address]
+        if stored is None:
+            return _Working(seen, seen, None, None)
+        machine = self._machines.get(address.machine)
+        if machine is None:  # read only for its status
+            return _Working(seen, seen, None, stored.status)
+        try:
+            return _Working(seen, seen, machine.state_type.model_validate_json(stored.body), stored.status)
+        except ValidationError as error:
+            reason = f"the state {address.text()} at version {stored.version} cannot be read: {error.errors()[0]['msg']}"
+            return _Working(seen, seen, None, stored.status, Failure(code=Code.CHECKPOINT_CORRUPT, message=reason))
+
+    @property
+    def now_ms(self) -> Instant:
+        """The latest instant a load saw."""
+        return self._now
+
+    def run_wave(self, *, hand_over: bool) -> None:
+        """Fold the current wave; what it hands over becomes the next one."""
+        items, self.wave = self.wave, []
+        for item in items:
+            self._apply(item, hand_over=hand_over)
+
+    def outcomes(self) -> list[Outcome]:
+        """One outcome per unit, in the order of their first messages."""
+        merged: dict[int, Outcome] = {}
+        for at, outcome in enumerate(self._outcomes):
+            root = self._root(at)
+            if root in merged:
+                _merge(merged[root], outcome)
+            else:
+                merged[root] = outcome
+        for address, working in self._working.items():
+            if working.dirty and working.state is not None:
+                unit = merged[self._root(self._group_of[address])].unit
+                unit.states.append(
+                    StateWrite(
+                        address=address,
+                        tenant=working.state.tenant,
+                        expected=working.loaded_version,
+                        version=working.version,
+                        status=working.state.status,
+                        body=working.state.model_dump_json().encode(),
+                    )
+                )
+        for outcome in merged.values():
+            for write in outcome.unit.states:
+                outcome.unit.guards.pop(write.address, None)
+        return list(merged.values())
+
+    # ── one message ────────────────────────────────────────────────────────────────────
+
+    def _apply(self, item: Item, *, hand_over: bool) -> None:
+        address = item.address
+        self._join(item.group, address)
+        working = self._working[address]
+        facts = Facts(self._visible(item), self._application, self._incarnation)
+        transition = self._transition(item, working, facts)
+        outcome = self._outcomes[self._root(item.group)]
+        if transition.kind == "moved":
+            self._move(item, working, transition, facts, outcome, hand_over=hand_over)
+            return
+        self._answer(item, transition, outcome)
+        if transition.kind == "refused" and item.envelope.reply_to is None:
+            outcome.unit.dead_letters.append(_dead_letter(item, transition.failure, self._now))
+
+    def _transition(self, item: Item, working: _Working, facts: Facts) -> Transition[Any]:
+        machine = self._machines.get(item.address.machine)
+        run_id = item.envelope.message.run_id
+        if working.broken is not None:
+            return _refused(run_id, working.broken)
+        if machine is None:
+            failure = Failure(code=Code.MESSAGE_UNEXPECTED, message=f"no {item.address.machine} machine is hosted here")
+            return _refused(run_id, failure)
+        try:
+            transition: Transition[Any] = machine.transition(working.state, item.envelope.message, facts, self._now)
+            return transition
+        except Exception as error:  # a bug in the rules: nothing of this message is applied, and it is parked with the reason
+            code = error.code if isinstance(error, PlacetError) else Code.INVARIANT
+            return _refused(run_id, Failure(code=code, message=f"{type(error).__name__}: {error}"))
+
+    def _move(
+        self, item: Item, working: _Working, transition: Transition[Any], facts: Facts, outcome: Outcome, *, hand_over: bool
+    ) -> None:
+        address, unit = item.address, outcome.unit
+        assert transition.state is not None
+        working.state = transition.state
+        working.version += 1
+        working.status = transition.state.status
+        outcome.runs.add(address.run_id)
+        for key in facts.seen:
+            owner = owner_of(key)
+            unit.guards.setdefault(owner, self._version(owner))
+        if transition.before_ms is not None:
+            unit.before_ms = transition.before_ms if unit.before_ms is None else min(unit.before_ms, transition.before_ms)
+        unit.journal.append(
+            JournalEntry(
+                address=address,
+                version=working.version,
+                message_id=item.envelope.id,
+                message=item.envelope.encode(),
+                facts=_journalled(facts),
+                at_ms=self._now,
+            )
+        )
+        self._answer(item, transition, outcome)
+        position = 0
+        for effect in transition.effects:
+            if isinstance(effect, Send):
+                self._send(item, working.version, position, effect, outcome, hand_over=hand_over)
+                position += 1
+            elif isinstance(effect, Record):
+                unit.rows.append(effect.row)
+                if self._rows.get(effect.row.fact_key()) is None:
+                    self._rows[effect.row.fact_key()] = effect.row
+            elif isinstance(effect, Invoke):
+                outcome.activities.append(effect.activity)
+
+    def _send(self, item: Item, version: int, position: int, effect: Send, outcome: Outcome, *, hand_over: bool) -> None:
+        envelope = Envelope(
+            id=message_id(item.address, version, position),
+            cause=item.envelope.id,
+            message=effect.message,  # type: ignore[arg-type]  # every concrete message is in the union (test_messages)
+        )
+        local = effect.message.to().machine in self._machines
+        if hand_over and local and effect.not_before is None:
+            self.wave.append(Item(envelope, None, item.group))
+            return
+        outcome.unit.outbox.append(
+            OutboxRow(
+                id=envelope.id,
+                destination=queue_of(effect.message),
+                run_id=effect.message.run_id,
+                type=effect.message.type,  # type: ignore[attr-defined]
+                not_before_ms=effect.not_before or 0,
+                body=envelope.encode(),
+            )
+        )
+
+    @staticmethod
+    def _answer(item: Item, transition: Transition[Any], outcome: Outcome) -> None:
+        if item.envelope.reply_to is None:
+            return
+        for effect in transition.effects:
+            if isinstance(effect, Reply):
+                text = effect.text or effect.receipt.model_dump_json(exclude_none=True)
+                outcome.replies.append((item.envelope.reply_to, text))
+
+    # ── reading ────────────────────────────────────────────────────────────────────────
+
+    def _reads(self, item: Item) -> Iterable[FactKey]:
+        machine = self._machines.get(item.address.machine)
+        return () if machine is None else machine.reads(item.envelope.message)
+
+    def _visible(self, item: Item) -> dict[FactKey, Row | None]:
+        rows: dict[FactKey, Row | None] = {}
+        for key in self._reads(item):
+            owner = owner_of(key)
+            working = self._working.get(owner)
+            if working is not None and working.dirty:
+                self._join(item.group, owner)  # it sees something uncommitted: both commit, or neither
+            if key.table == STATE:
+                rows[key] = self._state_row(owner)
+            else:
+                rows[key] = self._rows[key]
+        return rows
+
+    def _state_row(self, address: Address) -> StateRow | None:
+        working = self._working[address]
+        if working.status is None:
+            return None
+        tenant = working.state.tenant if working.state is not None else ""
+        return StateRow(
+            tenant=tenant,
+            run_id=address.run_id,
+            machine=address.machine,
+            key=address.key,
+            version=working.version,
+            status=working.status,
+        )
+
+    def _version(self, owner: Address) -> int:
+        return self._versions[owner] if owner in self._versions else self._working[owner].loaded_version
+
+    # ── what belongs together ──────────────────────────────────────────────────────────
+
+    def _root(self, group: int) -> int:
+        while self._parents[group] != group:
+            self._parents[group] = self._parents[self._parents[group]]
+            group = self._parents[group]
+        return group
+
+    def _join(self, group: int, address: Address) -> None:
+        root = self._root(group)
+        other = self._group_of.get(address)
+        if other is None:
+            self._group_of[address] = root
+            return
+        other = self._root(other)
+        if other != root:
+            first, second = min(root, other), max(root, other)
+            self._parents[second] = first
+            _merge(self._outcomes[first], self._outcomes[second])
+            self._outcomes[second] = Outcome(Unit())
+
+
+def _merge(into: Outcome, other: Outcome) -> None:
+    into.deliveries += other.deliveries
+    into.activities += other.activities
+    into.replies += other.replies
+    into.runs |= other.runs
+    a, b = into.unit, other.unit
+    a.states += b.states
+    a.rows += b.rows
+    a.journal += b.journal
+    a.outbox += b.outbox
+    a.dead_letters += b.dead_letters
+    a.consumed += b.consumed
+    for owner, version in b.guards.items():
+        a.guards.setdefault(owner, version)
+    if b.before_ms is not None:
+        a.before_ms = b.before_ms if a.before_ms is None else min(a.before_ms, b.before_ms)
+
+
+def _journalled(facts: Facts) -> str:
+    """What the machine was told, for the journal: rows it looked at, answers it got, the incarnation."""
+    value = {
+        "rows": [[*key, row] for key, row in facts.seen.items()],
+        "answers": facts.answers,
+        "incarnation": facts.incarnation,
+    }
+    return to_json(value).decode()
+
+
+def _refused(run_id: str, failure: Failure) -> Transition[Any]:
+    return Transition("refused", None, (Reply(Receipt(answer="refused", run_id=run_id, failure=failure)),), failure=failure)
+
+
+def _dead_letter(item: Item, failure: Failure | None, now: Instant) -> DeadLetter:
+    return dead_letter(item.envelope, failure.code if failure else Code.MESSAGE_UNEXPECTED, failure.message if failure else "", now)
+
+
+def dead_letter(envelope: Envelope, code: Code, reason: str, now: Instant) -> DeadLetter:
+    """The row that parks a message with its reason. Parking it twice is one row."""
+    return DeadLetter(
+        id=derived_id("dead", envelope.id),
+        run_id=envelope.message.run_id,
+        destination=queue_of(envelope.message),
+        code=code,
+        reason=reason,
+        body=envelope.encode(),
+        at_ms=now,
+    )

@@ -1,0 +1,191 @@
+"""Decides how calls to the world run: as tasks with a deadline and a signal; each result comes back as a message."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from pydantic import TypeAdapter
+
+from placet.activities import Activity, CallModel, ProbeTool, RunTool, Stop
+from placet.calls import ChatMessage, ToolOutcome, Unsure
+from placet.errors import Certainty, Code, ErrorClass, Failure, PlacetError
+from placet.ids import Address, derived_id
+from placet.messages import Envelope, ModelAnswered, ModelFailed, ToolProbed, ToolReturned
+from placet.runtime.ports import ActivityFailed, Models, Store, Tools
+
+log = logging.getLogger("placet.invoker")
+_CHAT: TypeAdapter[ChatMessage] = TypeAdapter(ChatMessage)
+
+
+class TaskInvoker:
+    """Runs activities as asyncio tasks, at most so many model calls and tool runs at a time.
+
+    What waits for a place holds nothing but its own few hundred bytes. An activity that this process loses is found
+    again by the lease that was committed with it.
+    """
+
+    def __init__(
+        self,
+        models: Models,
+        tools: Tools,
+        store: Store,
+        put: Callable[[Envelope], None],
+        *,
+        models_max: int = 64,
+        tools_max: int = 64,
+    ) -> None:
+        self._models = models
+        self._tools = tools
+        self._store = store
+        self._put = put
+        self._model_places = asyncio.Semaphore(models_max)
+        self._tool_places = asyncio.Semaphore(tools_max)
+        self._tasks: dict[Address, set[asyncio.Task[None]]] = {}
+        self._stopping = False
+
+    def start(self, activities: Sequence[Activity]) -> None:
+        """Returns at once; results enter by `put`."""
+        for activity in activities:
+            if isinstance(activity, Stop):
+                self._signal(activity)
+            elif not self._stopping:
+                self._begin(activity)
+
+    async def drain(self, grace_ms: int) -> None:
+        """Start nothing new, wait for what runs, then signal what still does. Unfinished work is given back by its lease."""
+        self._stopping = True
+        tasks = [task for group in self._tasks.values() for task in group]
+        if not tasks:
+            return
+        _, late = await asyncio.wait(tasks, timeout=grace_ms / 1_000)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late)
+
+    @property
+    def running(self) -> int:
+        """Activities in work or waiting for a place."""
+        return sum(len(group) for group in self._tasks.values())
+
+    # ── one activity ───────────────────────────────────────────────────────────────────
+
+    def _begin(self, activity: CallModel | RunTool | ProbeTool) -> None:
+        owner = activity.owner()
+        run = self._call_model(activity) if isinstance(activity, CallModel) else self._call_tool(activity)
+        task = asyncio.get_running_loop().create_task(run, name=owner.text())
+        group = self._tasks.setdefault(owner, set())
+        group.add(task)
+        task.add_done_callback(lambda done: self._ended(owner, done))
+
+    def _ended(self, owner: Address, task: asyncio.Task[None]) -> None:
+        group = self._tasks[owner]
+        group.discard(task)
+        if not group:
+            del self._tasks[owner]
+        if not task.cancelled() and task.exception() is not None:
+            # Nothing was reported: the lease will find it. The store being away is the usual cause.
+            log.error("activity.lost", extra={"owner": owner.text()}, exc_info=task.exception())
+
+    def _signal(self, stop: Stop) -> None:
+        for task in self._tasks.get(stop.owner(), ()):
+            task.cancel(stop.reason)
+
+    async def _call_model(self, activity: CallModel) -> None:
+        async with self._model_places:
+            bodies = await self._store.read_thread(activity.run_id, activity.thread_id, activity.messages)
+            conversation = [_CHAT.validate_json(body) for body in bodies]
+            try:
+                async with asyncio.timeout(activity.timeout_ms / 1_000):
+                    reply = await self._models.call(activity, conversation)
+            except ActivityFailed as error:
+                self._model_failed(activity, error.failure)
+            except TimeoutError:
+                message = f"the model of {activity.agent} did not answer within {activity.timeout_ms} ms"
+                self._model_failed(activity, Failure(code=Code.MODEL_FAILED, message=message, error_class=ErrorClass.TIMEOUT))
+            except PlacetError as error:
+                self._model_failed(activity, error.failure())
+            except Exception as error:
+                log.exception("model.call_raised", extra={"owner": activity.owner().text()})
+                message = f"{type(error).__name__}: {error}"
+                self._model_failed(activity, Failure(code=Code.MODEL_FAILED, message=message))
+            else:
+                self._report(
+                    activity,
+                    ModelAnswered(
+                        tenant=activity.tenant,
+                        run_id=activity.run_id,
+                        thread_id=activity.thread_id,
+                        turn=activity.turn,
+                        attempt=activity.attempt,
+                        reply=reply,
+                    ),
+                )
+
+    def _model_failed(self, activity: CallModel, failure: Failure) -> None:
+        self._report(
+            activity,
+            ModelFailed(
+                tenant=activity.tenant,
+                run_id=activity.run_id,
+                thread_id=activity.thread_id,
+                turn=activity.turn,
+                attempt=activity.attempt,
+                failure=failure,
+            ),
+        )
+
+    async def _call_tool(self, activity: RunTool | ProbeTool) -> None:
+        try:
+            async with self._tool_places:
+                outcome = await self._outcome(activity)
+        except asyncio.CancelledError:
+            if self._stopping:
+                raise  # a shutdown is no cancel: the attempt stays open and is settled by its effect class
+            outcome = Unsure(
+                failure=Failure(
+                    code=Code.CANCELLED,
+                    message="cancelled while it ran",
+                    error_class=ErrorClass.CANCELLED,
+                    certainty=Certainty.UNKNOWN,
+                )
+            )
+        if isinstance(activity, RunTool):
+            self._report(
+                activity,
+                ToolReturned(
+                    tenant=activity.tenant,
+                    run_id=activity.run_id,
+                    operation_id=activity.operation_id,
+                    attempt=activity.attempt,
+                    outcome=outcome,
+                ),
+            )
+        else:
+            self._report(
+                activity,
+                ToolProbed(
+                    tenant=activity.tenant,
+                    run_id=activity.run_id,
+                    operation_id=activity.operation_id,
+                    attempt=activity.attempt,
+                    probe=activity.probe,
+                    outcome=outcome,
+                ),
+            )
+
+    async def _outcome(self, activity: RunTool | ProbeTool) -> ToolOutcome:
+        try:
+            if isinstance(activity, RunTool):
+                return await self._tools.run(activity)
+            return await self._tools.probe(activity)
+        except Exception as error:  # the runner promises not to raise; if it does, nobody knows what happened
+            log.exception("tool.runner_raised", extra={"owner": activity.owner().text()})
+            message = f"{type(error).__name__}: {error}"
+            return Unsure(failure=Failure(code=Code.TOOL_FAILED, message=message, certainty=Certainty.UNKNOWN))
+
+    def _report(self, activity: Activity, message: ModelAnswered | ModelFailed | ToolReturned | ToolProbed) -> None:
+        owner = activity.owner()
+        self._put(Envelope(id=derived_id("res", owner.text(), message.model_dump_json()), message=message))

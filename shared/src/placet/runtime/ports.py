@@ -1,0 +1,288 @@
+"""Decides what the engine needs from the world, as small protocols that every adapter keeps.
+
+The promises are written down once, as contract tests (tests/contracts), and every adapter passes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from placet.activities import Activity, CallModel, ProbeTool, RunTool
+from placet.calls import ChatMessage, ModelReply, ToolOutcome
+from placet.errors import Failure
+from placet.facts import FactKey, Row
+from placet.ids import Address
+from placet.instants import Instant
+from placet.messages import Envelope, Message
+
+# ── store ──────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class StoredState:
+    """A state as kept: `body` is the machine's JSON, `version` counts its steps from 1."""
+
+    version: int
+    status: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What one load saw, at one instant. Every address and key asked for is present; absent ones map to None."""
+
+    now_ms: Instant
+    incarnation: int
+    states: Mapping[Address, StoredState | None]
+    rows: Mapping[FactKey, Row | None]
+    versions: Mapping[Address, int]
+    """Version of every state asked for and of the owner of every row asked for; 0 where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateWrite:
+    """Compare-and-set: written only if the version still is `expected` (0: absent); it becomes `version`."""
+
+    address: Address
+    tenant: str
+    expected: int
+    version: int
+    status: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """An applied message: state `version - 1` and this give state `version`, byte for byte."""
+
+    address: Address
+    version: int
+    message_id: str
+    message: bytes
+    """The envelope as it came."""
+    facts: str
+    """JSON: the rows the machine looked at, and the application's answers."""
+    at_ms: Instant
+    """The `now` the machine saw."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxRow:
+    """A message on its way: due when the store's clock reaches `not_before_ms` (0: at once)."""
+
+    id: str
+    destination: str
+    """The machine's name; the topology maps it to a queue."""
+    run_id: str
+    type: str
+    not_before_ms: int
+    body: bytes
+    """The envelope."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that no rule accepted, kept with the reason until a person has seen it."""
+
+    id: str
+    run_id: str
+    destination: str
+    code: str
+    reason: str
+    body: bytes
+    at_ms: Instant
+
+
+@dataclass(slots=True)
+class Unit:
+    """What commits together or not at all: one key, with all it handed over to in the same process."""
+
+    states: list[StateWrite] = field(default_factory=list)
+    guards: dict[Address, int] = field(default_factory=dict)
+    """Versions of states that were read and not written; they must still hold at commit."""
+    before_ms: Instant | None = None
+    """The store's clock at commit must not have reached this instant."""
+    rows: list[Row] = field(default_factory=list)
+    journal: list[JournalEntry] = field(default_factory=list)
+    outbox: list[OutboxRow] = field(default_factory=list)
+    dead_letters: list[DeadLetter] = field(default_factory=list)
+    consumed: list[str] = field(default_factory=list)
+    """Outbox ids of the messages this unit applied; deleted in the same commit. An id already gone is no error."""
+
+
+class Fate(StrEnum):
+    """What became of one unit."""
+
+    COMMITTED = "committed"
+    LOST = "lost"
+    """A version, a guard or `before_ms` no longer held: load and fold again."""
+    VIOLATED = "violated"
+    """A constraint refused it: the facts contradict, whatever the code believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """The fate of one unit; `constraint` names what was violated."""
+
+    fate: Fate
+    constraint: str = ""
+
+
+class Store(Protocol):
+    """Keeps every fact. All-or-nothing per unit, independent between units, durable when `commit` returns."""
+
+    async def load(self, addresses: Sequence[Address], keys: Sequence[FactKey]) -> Loaded:
+        """States and rows, and the store's clock. Raises RetryableError(STORE_UNAVAILABLE)."""
+
+    async def commit(self, units: Sequence[Unit]) -> Sequence[CommitResult]:
+        """One fate per unit, in order; one transaction for all where none violates a constraint.
+
+        Units of one call share no written address. Raises RetryableError(OUTCOME_UNKNOWN) when the transaction may
+        or may not have happened, STORE_UNAVAILABLE when it surely did not.
+        """
+
+    async def claim_due(self, limit: int, lease_ms: int) -> Sequence[OutboxRow]:
+        """Rows that are due by the store's clock, oldest first, claimed for `lease_ms`: nobody else gets them before."""
+
+    async def next_due_ms(self) -> tuple[Instant, Instant | None]:
+        """The store's clock, and the earliest instant at which a row becomes due or its claim lapses."""
+
+    async def discard(self, outbox_ids: Sequence[str]) -> None:
+        """Delete rows whose publication the broker has confirmed."""
+
+    async def read_journal(self, address: Address) -> Sequence[JournalEntry]:
+        """All entries of a state, by version."""
+
+    async def read_thread(self, run_id: str, thread_id: str, upto: int) -> Sequence[str]:
+        """`body_text` of rows 1..`upto` of a conversation."""
+
+    async def close(self) -> None:
+        """Finish the running commit and release everything. Closing twice is harmless."""
+
+
+class Reader(Protocol):
+    """The read side, for people: labelled "as of", nothing acts on it. Tenant first: a foreign row looks like none.
+
+    Every method returns plain JSON-able dictionaries whose names are the columns' names.
+    """
+
+    async def runs(self, tenant: str, *, status: str | None, limit: int, before: str | None) -> list[dict[str, Any]]:
+        """Newest first: run_id, status, version, created_at_ms, updated_at_ms, body (dict). `before`: a run_id."""
+
+    async def state(self, tenant: str, address: Address) -> dict[str, Any] | None:
+        """status, version, created_at_ms, updated_at_ms, body (dict)."""
+
+    async def rows(self, tenant: str, table: str, run_id: str) -> list[dict[str, Any]]:
+        """All rows of a fact table that belong to a run, in key order."""
+
+    async def requests(self, tenant: str, *, open_only: bool, limit: int, after: str | None) -> list[dict[str, Any]]:
+        """The inbox, oldest first: request columns, `status` of its approval, outcome columns or None. `after`: a request_id."""
+
+    async def request(self, tenant: str, request_id: str) -> dict[str, Any] | None:
+        """One of them."""
+
+    async def journal(self, tenant: str, run_id: str) -> list[dict[str, Any]]:
+        """Every applied message of a run over all machines: machine, key, version, message_id, type, message (dict), at_ms."""
+
+    async def outbox(self, tenant: str, run_id: str) -> list[dict[str, Any]]:
+        """What is still on its way for a run: id, destination, type, not_before_ms."""
+
+    async def dead_letters(self, tenant: str, *, run_id: str | None, limit: int) -> list[dict[str, Any]]:
+        """Newest first."""
+
+
+# ── messages ───────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One message handed to a worker. `outbox_id`: delete that row with the commit that applies it."""
+
+    envelope: Envelope
+    token: int
+    outbox_id: str | None = None
+
+
+class Inbox(Protocol):
+    """Where a worker takes messages from."""
+
+    async def take(self, batch_max: int) -> Sequence[Delivery]:
+        """Everything waiting up to `batch_max`; waits until there is something; empty when the inbox is closed."""
+
+    async def settle(self, done: Sequence[Delivery], back: Sequence[Delivery]) -> None:
+        """`done` are applied, absorbed or parked; `back` are to come again."""
+
+
+class Outlet(Protocol):
+    """Where the relay publishes."""
+
+    async def publish(self, rows: Sequence[OutboxRow]) -> Sequence[str]:
+        """The ids the broker has confirmed, so that the relay discards them. A memory outlet confirms none: the
+        receiver deletes the row in its own commit."""
+
+
+class Invoker(Protocol):
+    """Starts calls to the world; results enter by the inbox."""
+
+    def start(self, activities: Sequence[Activity]) -> None:
+        """Returns at once."""
+
+
+class Replies(Protocol):
+    """Carries answers to whoever asked."""
+
+    async def send(self, reply_to: str, text: str) -> None:
+        """Best effort: the asker repeats with the same id if it hears nothing."""
+
+
+class Arbiter(Protocol):
+    """The referee of races (DESIGN §5): its word is an opinion, never a fact."""
+
+    async def claim(self, keys: Sequence[str], nonce: str) -> Sequence[bool]:
+        """For each key: go on (mine, or the referee is away), or busy (another's claim lives)."""
+
+    async def finish(self, keys: Sequence[str], nonce: str) -> None:
+        """Best effort: mark as final after the commit, or release."""
+
+
+class Clock(Protocol):
+    """A wall clock, for adapters that have no server to ask."""
+
+    def now_ms(self) -> Instant: ...
+
+
+class Door(Protocol):
+    """How the gateway reaches the machines: it publishes like anybody else and waits for the answer."""
+
+    async def ask(self, message: Message, *, message_id: str, timeout_ms: int) -> str | None:
+        """The receipt as JSON (machine.Receipt), or None when none came in time: the outcome is unknown, and the
+        asker repeats with the same ids. A cancelled caller does not undo what was asked."""
+
+    def changes(self, run_id: str | None) -> AsyncIterator[None]:
+        """A hint each time something of that run (or of any run) was committed; coalesced, never a fact."""
+
+
+class Models(Protocol):
+    """Asks a model for one turn."""
+
+    async def call(self, activity: CallModel, conversation: Sequence[ChatMessage]) -> ModelReply:
+        """The reply. Raises ActivityFailed with the failure as a value; never retries by itself."""
+
+
+class Tools(Protocol):
+    """Runs one attempt of a tool, or asks its world about one. Never raises, never retries."""
+
+    async def run(self, activity: RunTool) -> ToolOutcome: ...
+
+    async def probe(self, activity: ProbeTool) -> ToolOutcome: ...
+
+
+class ActivityFailed(Exception):
+    """A call to the world failed; what crosses the border is the failure as a value."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure

@@ -1,0 +1,102 @@
+"""Decides the life of a process: its loops, what a failing store does to them, and the order of its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from placet.errors import RetryableError
+from placet.ids import fraction_of
+from placet.runtime.relay import Relay
+from placet.runtime.worker import Worker
+
+log = logging.getLogger("placet.process")
+
+BACKOFF_MS = 50
+BACKOFF_MS_MAX = 5_000
+
+
+@dataclass
+class Health:
+    """What the probes ask: is each loop alive, and did its last turn succeed."""
+
+    failing: dict[str, str] = field(default_factory=dict)
+    ended: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def live(self) -> bool:
+        """No loop has ended that should run."""
+        return not self.ended
+
+    @property
+    def ready(self) -> bool:
+        """Every loop's last turn succeeded."""
+        return self.live and not self.failing
+
+
+class Loops:
+    """The worker and relay loops of one process."""
+
+    def __init__(self, worker: Worker, relay: Relay) -> None:
+        self._worker = worker
+        self._relay = relay
+        self._due = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.health = Health()
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._tasks = [
+            asyncio.create_task(self._kept("worker", self._work), name="worker"),
+            asyncio.create_task(self._kept("relay", self._publish), name="relay"),
+        ]
+
+    def rows_added(self) -> None:
+        """The outbox has new rows: one may be due before what the relay waits for."""
+        self._due.set()
+
+    async def worker_ended(self) -> None:
+        """Wait for the worker, whose inbox has been closed, to finish what it had taken."""
+        await asyncio.wait(self._tasks[:1])
+
+    async def stop(self) -> None:
+        """End both loops; the worker between two turns, the relay at once (a claimed row lapses)."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _work(self) -> bool:
+        return await self._worker.turn()
+
+    async def _publish(self) -> bool:
+        self._due.clear()
+        wait_ms = await self._relay.turn()
+        if wait_ms:
+            try:
+                async with asyncio.timeout(wait_ms / 1_000):
+                    await self._due.wait()
+            except TimeoutError:
+                pass  # the next row is due
+        return True
+
+    async def _kept(self, name: str, turn: Callable[[], Awaitable[bool]]) -> None:
+        failures = 0
+        while True:
+            try:
+                if not await turn():
+                    return
+                failures = 0
+                self.health.failing.pop(name, None)
+            except RetryableError as error:
+                failures += 1
+                delay_ms = min(BACKOFF_MS_MAX, BACKOFF_MS * 2 ** min(failures, 10)) * (0.5 + fraction_of(name, str(failures)) / 2)
+                self.health.failing[name] = error.message
+                log.warning("loop.backs_off", extra={"loop": name, "code": error.code, "reason": error.message, "delay_ms": delay_ms})
+                await asyncio.sleep(delay_ms / 1_000)
+            except Exception as error:
+                self.health.ended[name] = f"{type(error).__name__}: {error}"
+                log.exception("loop.ended", extra={"loop": name})
+                raise

@@ -1,0 +1,1 @@
+"""Tests of the whole workspace. Each is named as the sentence it proves."""

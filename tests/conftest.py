@@ -1,0 +1,58 @@
+"""Decides what every test shares: the `case` mark, the conformance table, and hypothesis's settings."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+
+from tests.cases import Tally, adapter_of, numbers_of, table
+
+pytest_plugins = ["pytester"]
+
+# No deadline: a busy machine must not fail a property. The blob lets a failing example be repeated exactly.
+settings.register_profile("placet", deadline=None, print_blob=True)
+settings.load_profile("placet")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--conformance`."""
+    parser.addoption(
+        "--conformance", action="store_true", help="run only tests of numbered cases and print a table of the cases"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the mark, and the table where it was asked for."""
+    config.addinivalue_line("markers", "case(*numbers): the conformance cases that this test proves")
+    if config.getoption("conformance") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(ConformanceReport(), "placet-conformance")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Write case and adapter onto each test, as properties: those reach the reports also from other processes."""
+    for item in items:
+        numbers = numbers_of(item)
+        item.user_properties.extend(("case", number) for number in numbers)
+        if numbers:
+            item.user_properties.append(("adapter", adapter_of(item)))
+    if config.getoption("conformance"):
+        rest = [item for item in items if not numbers_of(item)]
+        items[:] = [item for item in items if numbers_of(item)]
+        config.hook.pytest_deselected(items=rest)
+
+
+class ConformanceReport:
+    """Gathers the outcomes as they come in and prints the table at the end."""
+
+    def __init__(self) -> None:
+        self.tally = Tally()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count one phase of one test."""
+        self.tally.add(report)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print the table."""
+        terminalreporter.section("conformance")
+        for line in table(self.tally.rows()):
+            terminalreporter.write_line(line)
