@@ -46,7 +46,7 @@ BAD = [
     (tidy.units_last, "def f(timeout: float | None = None): ..."),
     (tidy.units_last, "def f(*, poll_interval: 'int'): ..."),
     (tidy.units_last, "class C:\n    ttl: Annotated[int, Ge(0)]"),
-    (tidy.units_last, "class C:\n    backoff: Final[float] = 1.5"),
+    (tidy.units_last, "class C:\n    grace: Final[float] = 1.5"),
     (tidy.units_last, "delay = policy.delay_ms * 2"),
     (tidy.units_last, "self.elapsed = now_ms - started_ms"),
     (tidy.units_last, "lease_seconds = 3"),

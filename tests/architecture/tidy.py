@@ -12,10 +12,11 @@ FILE_LINES_MAX = 450
 FUNCTION_LINES_MAX = 60
 """A screen; the docstring and decorators are not counted."""
 DURATIONS = {
-    "age", "backoff", "cooldown", "delay", "duration", "elapsed", "grace", "interval", "latency", "lease", "linger",
+    "age", "cooldown", "delay", "duration", "elapsed", "grace", "interval", "latency", "lease", "linger",
     "period", "timeout", "ttl",
 }  # fmt: skip
-"""Words that name a length of time. `deadline` joins them where it is a bare number: an `Instant` has its unit."""
+"""Words that name a length of time. `deadline` joins them where it is a bare number: an `Instant` has its unit.
+`backoff` is none of them: it is a factor as often as a length."""
 LONG_UNITS = {
     "millis": "ms", "milliseconds": "ms", "msec": "ms", "sec": "s", "secs": "s", "seconds": "s", "minutes": "s",
     "hours": "s", "days": "s",

@@ -9,8 +9,9 @@ unassigned; from the short tables below: variation selectors and letters that ha
 letter or are piled up; words that mix letters of look-alike alphabets.
 
 Not covered: a whole word in one foreign alphabet (Cyrillic U+0441 U+043E U+0441 U+043E, which reads as `coco`),
-look-alikes within an alphabet (`rn` for `m`, `0` for `O`), and all else that needs the confusables table of UTS #39. Emoji made of several characters come
-apart, since their joiners are written out. Characters newer than the interpreter's Unicode data count as unassigned.
+look-alikes within an alphabet (`rn` for `m`, `0` for `O`), and all else that needs the confusables table of UTS #39.
+Emoji made of several characters come apart, since their joiners are written out. Characters newer than the
+interpreter's Unicode data count as unassigned.
 """
 
 from __future__ import annotations
@@ -172,9 +173,7 @@ def _mixed_words(text: str) -> Iterator[Finding]:
         if word.isascii():
             continue
         alphabets = [_alphabet(character) for character in word]
-        known = sorted(
-            {alphabet for alphabet in alphabets if alphabet}, key=lambda alphabet: -alphabets.count(alphabet)
-        )
+        known = sorted({name for name in alphabets if name}, key=lambda name: (-alphabets.count(name), name))
         if len(known) > 1:
             at = next(at for at, alphabet in enumerate(alphabets) if alphabet and alphabet != known[0])
             mixed = " and ".join(alphabet.capitalize() for alphabet in known)

@@ -27,7 +27,7 @@ class Allow(Value):
     reason: str | None = None
 
     def __init__(self, reason: str | None = None, **data: Any) -> None:
-        super().__init__(reason=reason, **data)
+        super().__init__(reason=reason, **data)  # type: ignore[call-arg]
 
 
 class Deny(Value):
@@ -37,7 +37,7 @@ class Deny(Value):
     reason: str | None = None
 
     def __init__(self, reason: str | None = None, **data: Any) -> None:
-        super().__init__(reason=reason, **data)
+        super().__init__(reason=reason, **data)  # type: ignore[call-arg]
 
 
 class Suspend(Value):
@@ -47,7 +47,7 @@ class Suspend(Value):
     reason: str | None = None
 
     def __init__(self, reason: str | None = None, **data: Any) -> None:
-        super().__init__(reason=reason, **data)
+        super().__init__(reason=reason, **data)  # type: ignore[call-arg]
 
 
 Verdict = Allow | Deny | Suspend
@@ -66,7 +66,9 @@ def verdict_of(answer: object) -> Verdict:
         return Deny()
     if isinstance(answer, Allow | Deny | Suspend):
         return answer
-    raise ContractError(Code.GATE_FAILED, f"a gate must answer Allow, Deny, Suspend, True or False, not {type(answer).__name__}")
+    raise ContractError(
+        Code.GATE_FAILED, f"a gate must answer Allow, Deny, Suspend, True or False, not {type(answer).__name__}"
+    )
 
 
 class Judgement(Value):
@@ -83,7 +85,7 @@ class Judgement(Value):
 
 def strictest(judgements: Iterable[Judgement]) -> Judgement | None:
     """Failed > deny > suspend > allow; the first of equals. None when nobody spoke."""
-    order = {"failed": 3, **{k: v for k, v in _STRICTNESS.items()}}
+    order = {**_STRICTNESS, "failed": 3}
     best: Judgement | None = None
     for judgement in judgements:
         if best is None or order[judgement.verdict] > order[best.verdict]:

@@ -15,6 +15,8 @@ INTEGER_MAX = 2**53
 
 CONTENT_BYTES_MAX = 256 * KIB
 """Canonical content of one approval request: a person must be able to read it."""
+CONTENT_DEPTH_MAX = 48
+"""Nesting of that content; leaves room for the messages and states that carry it."""
 RUN_ID_CHARS_MAX = 128
 """As in the interoperating implementation (case B23)."""
 NAME_CHARS_MAX = 128
@@ -23,6 +25,8 @@ TEXT_CHARS_MAX = 32 * KIB
 """A goal, a description, a reason."""
 TASKS_MAX = 1_000
 """Tasks in one plan."""
+TASKS_AT_WORK_MAX = 64
+"""Tasks of one run at work at once. The others wait, so that one broad plan does not crowd out other runs."""
 TURNS_MAX = 200
 """Model turns in one thread; past it the task fails rather than looping for ever."""
 CALLS_PER_TURN_MAX = 64
@@ -41,6 +45,8 @@ DELIVERIES_MAX = 20
 
 ATTEMPTS_MAX = 20
 """Upper bound of any retry policy."""
+RETRY_AFTER_MS_MAX = 3_600_000
+"""The longest wait that another side may ask for before a retry: one that asks for more is away, not busy."""
 LEASE_MARGIN_MS = 5_000
 """How much longer a lease lasts than the work it covers."""
 MODEL_TIMEOUT_MS = 120_000
@@ -51,4 +57,5 @@ CLAIM_LEASE_MS = 3_000
 """The referee's tentative pick (DESIGN §5)."""
 
 require(CONTENT_BYTES_MAX < JSON_BYTES_MAX, "a message must be able to carry one request")
+require(CONTENT_DEPTH_MAX + 16 <= JSON_DEPTH_MAX, "a message must be able to carry the deepest content")
 require(RESULT_BYTES_MAX < CONTENT_BYTES_MAX, "a result must fit in a message")

@@ -12,9 +12,10 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from placet.activities import Activity
 from placet.errors import Code, ErrorClass, Failure
-from placet.facts import FactKey, Facts, Row
+from placet.facts import Facts
 from placet.instants import Instant
 from placet.messages import Message
+from placet.rows import FactKey, Row
 from placet.values import Value
 
 

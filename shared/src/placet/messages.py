@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from placet import limits, strict_json
+from placet import strict_json
 from placet.calls import ChatMessage, ModelReply, ToolCall, ToolOutcome
 from placet.errors import Code, ContractError, Failure
 from placet.ids import Address
@@ -78,7 +78,7 @@ Mode = Literal["goal", "tasks", "frozen_plan", "plan_only"]
 
 
 class SubmitRun(RunMessage):
-    """Start a run. `goal` is planned; `tasks` run as given; `frozen_plan` runs exactly; `plan_only` stops at the plan."""
+    """Start a run: `goal` is planned, `tasks` run as given, `frozen_plan` exactly, `plan_only` stops at the plan."""
 
     type: Literal["run.submit"] = "run.submit"
     team: Name
@@ -117,6 +117,7 @@ class TurnFailed(RunMessage):
     thread_id: str
     turn: int
     failure: Failure
+    usage: Usage = Usage()
 
 
 class OperationDone(RunMessage):
@@ -201,6 +202,8 @@ class ModelFailed(ThreadMessageBase):
     turn: int
     attempt: int
     failure: Failure
+    usage: Usage = Usage()
+    """What the failed attempt cost, where the provider says so."""
 
 
 class RetryTurn(ThreadMessageBase):
@@ -317,6 +320,8 @@ class RevokeApproval(ApprovalMessage):
     """Take an approval back before it is consumed."""
 
     type: Literal["approval.revoke"] = "approval.revoke"
+    operation_id: str = ""
+    """What the approval is for, as the request says: whether it was consumed is read from that operation's state."""
     by: Principal
     reason: Text = ""
 
@@ -400,7 +405,9 @@ def decode_envelope(data: bytes) -> Envelope:
     """
     value = strict_json.parse(data)
     if isinstance(value, dict) and value.get("v") != WIRE_VERSION and type(value.get("v")) is int:
-        raise ContractError(Code.VERSION_UNSUPPORTED, f"wire version {value['v']} is not understood, only {WIRE_VERSION}", pointer="/v")
+        raise ContractError(
+            Code.VERSION_UNSUPPORTED, f"wire version {value['v']} is not understood, only {WIRE_VERSION}", pointer="/v"
+        )
     try:
         return _ENVELOPE.validate_json(data)
     except ValidationError as error:

@@ -6,8 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from placet import limits
+from placet.contents import fault_of_name
 from placet.errors import Code, ContractError
 from placet.values import Name, Text, Value
+
+PLAN_TOOL = "submit_plan"
+"""The function tool by which a planning model answers, with `{"tasks": [PlannedTask, …]}`."""
+
+CYCLE_SHOWN_MAX = 12
+"""Tasks of a cycle that the error names."""
 
 
 class DirectCall(Value):
@@ -57,44 +64,54 @@ class TeamSpec(Value):
         """The agent of that name, if it belongs to the team."""
         return next((agent for agent in self.agents if agent.name == name), None)
 
+    def agent_with(self, tool: str, name: str | None) -> AgentSpec | None:
+        """The agent on whose authority a tool is called: the named one, or without a name the first that may.
+
+        None when the tool is not granted, which nothing can make up for (E20).
+        """
+        return next((agent for agent in self.agents if tool in agent.tools and name in (None, agent.name)), None)
+
 
 def check_plan(tasks: Sequence[PlannedTask], team: TeamSpec) -> tuple[PlannedTask, ...]:
     """The tasks with assignees filled in where only one is possible; linear in tasks and edges.
 
-    Raises ContractError: PLAN_INVALID (no tasks, too many, duplicate id, unknown dependency, self edge, cycle — the
-    cycle is named), INVALID_TASK_REQUIREMENTS (unknown or missing assignee). `pointer` names the task.
+    Raises ContractError: PLAN_INVALID (no tasks, too many, an id that cannot be shown or stands twice, a dependency that
+    is unknown, doubled or the task itself, a cycle, which is named), INVALID_TASK_REQUIREMENTS (unknown or missing
+    assignee). `pointer` names the place.
     """
     if not tasks:
-        raise ContractError(Code.PLAN_INVALID, "a plan needs at least one task", pointer="/tasks")
+        raise _invalid("a plan needs at least one task", "/tasks")
     if len(tasks) > limits.TASKS_MAX:
-        raise ContractError(Code.PLAN_INVALID, f"a plan has at most {limits.TASKS_MAX} tasks, this one {len(tasks)}", pointer="/tasks")
+        raise _invalid(f"a plan has at most {limits.TASKS_MAX} tasks, this one {len(tasks)}", "/tasks")
     index: dict[str, int] = {}
     for at, task in enumerate(tasks):
+        # An id becomes part of what is hashed and shown, where nothing may be hidden in it.
+        if fault := fault_of_name(task.id):
+            raise _invalid(f"the id of task {at} {fault}", f"/tasks/{at}/id")
         if task.id in index:
-            raise ContractError(
-                Code.PLAN_INVALID, f"tasks {index[task.id]} and {at} have the same id {task.id!r}", pointer=f"/tasks/{at}/id"
-            )
+            raise _invalid(f"tasks {index[task.id]} and {at} have the same id {task.id!r}", f"/tasks/{at}/id")
         index[task.id] = at
     for at, task in enumerate(tasks):
-        for to, dependency in enumerate(task.depends_on):
-            if dependency == task.id:
-                raise ContractError(
-                    Code.PLAN_INVALID, f"task {task.id!r} depends on itself", pointer=f"/tasks/{at}/depends_on/{to}"
-                )
-            if dependency not in index:
-                raise ContractError(
-                    Code.PLAN_INVALID,
-                    f"task {task.id!r} depends on {dependency!r}, which is not in the plan",
-                    pointer=f"/tasks/{at}/depends_on/{to}",
-                )
-            if dependency in task.depends_on[:to]:
-                raise ContractError(
-                    Code.PLAN_INVALID,
-                    f"task {task.id!r} names the dependency {dependency!r} twice",
-                    pointer=f"/tasks/{at}/depends_on/{to}",
-                )
+        _refuse_edges(at, task, index)
     _refuse_cycles(tasks, index)
     return tuple(_with_assignee(at, task, team) for at, task in enumerate(tasks))
+
+
+def _invalid(message: str, pointer: str) -> ContractError:
+    return ContractError(Code.PLAN_INVALID, message, pointer=pointer)
+
+
+def _refuse_edges(at: int, task: PlannedTask, index: Mapping[str, int]) -> None:
+    seen: set[str] = set()
+    for to, dependency in enumerate(task.depends_on):
+        pointer = f"/tasks/{at}/depends_on/{to}"
+        if dependency == task.id:
+            raise _invalid(f"task {task.id!r} depends on itself", pointer)
+        if dependency not in index:
+            raise _invalid(f"task {task.id!r} depends on {dependency!r}, which is not in the plan", pointer)
+        if dependency in seen:
+            raise _invalid(f"task {task.id!r} names the dependency {dependency!r} twice", pointer)
+        seen.add(dependency)
 
 
 def _refuse_cycles(tasks: Sequence[PlannedTask], index: Mapping[str, int]) -> None:
@@ -111,16 +128,24 @@ def _refuse_cycles(tasks: Sequence[PlannedTask], index: Mapping[str, int]) -> No
                 free.append(dependent)
     if len(free) == len(tasks):
         return
+    # Whoever is stuck waits for somebody who is stuck: following that leads into a cycle.
     stuck = {task_id for task_id, count in waiting.items() if count > 0}
     at = next(task.id for task in tasks if task.id in stuck)
-    path: list[str] = []
+    path: dict[str, None] = {}
     while at not in path:
-        path.append(at)
+        path[at] = None
         at = next(dependency for dependency in tasks[index[at]].depends_on if dependency in stuck)
-    cycle = [*path[path.index(at) :], at]
-    raise ContractError(
-        Code.PLAN_INVALID, f"the plan has a cycle: {' → '.join(cycle)}", pointer=f"/tasks/{index[cycle[0]]}/depends_on"
-    )
+    steps = list(path)
+    cycle = [*steps[steps.index(at) :], at]
+    raise _invalid(f"the plan has a cycle: {_shown(cycle)}", f"/tasks/{index[cycle[0]]}/depends_on")
+
+
+def _shown(cycle: Sequence[str]) -> str:
+    """The cycle in words; the middle of a long one is left out."""
+    if len(cycle) > CYCLE_SHOWN_MAX:
+        cut = len(cycle) - CYCLE_SHOWN_MAX + 1
+        cycle = [*cycle[: CYCLE_SHOWN_MAX - 2], f"({cut} more)", cycle[-1]]
+    return " → ".join(cycle)
 
 
 def _with_assignee(at: int, task: PlannedTask, team: TeamSpec) -> PlannedTask:

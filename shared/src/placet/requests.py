@@ -1,9 +1,8 @@
-"""Decides what exactly a person is asked to approve: the reviewed content, its hash and its identity.
+"""Decides what a request for approval is: its hash, its identity, how it is made and when it is believed.
 
 The hash is SHA-256 over the canonical JSON of `{scope, boundary, content}` and nothing else; the id is made from run,
-scope, boundary and hash. Both equal those of the other implementation that speaks this format, hence the camelCase
-names of content on the wire. Everything that is not data of the proposal (tool version, policy, deadline, who asked)
-stands beside the hash, in fields of its own.
+scope, boundary and hash. Both equal those of the other implementation that speaks this format. What is not data of the
+proposal (tool version, policy, deadlines, who asked) stands beside the hash, in fields of its own.
 
 Content is stored as its canonical *text*: the bytes that are shown are the bytes that are hashed and executed.
 """
@@ -13,228 +12,77 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping
-from datetime import datetime
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, StrictStr, ValidationError
-from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticCustomError
+from pydantic import ValidationError
 
 from placet import limits
 from placet.canonical import canonical_text, digest_of_text, parse_canonical
+from placet.contents import (
+    PLAN_BOUNDARY,
+    CallSnapshot,
+    Content,
+    OperationOutcomeContent,
+    PlanContent,
+    Reviewed,
+    TaskDispatchContent,
+    TaskRoundContent,
+    TaskSnapshot,
+    ToolCallContent,
+    agent_of,
+    boundary_of,
+    fault_of_name,
+    read_content,
+)
 from placet.errors import Code, ContractError, PlacetError, TerminalError
 from placet.ids import derived_id
-from placet.strict_json import JsonValue, name_of, pointer_of
+from placet.strict_json import JsonValue
 from placet.values import Value
+
+__all__ = [
+    "PLAN_BOUNDARY",
+    "ApprovalRequest",
+    "CallSnapshot",
+    "Content",
+    "OperationOutcomeContent",
+    "PlanContent",
+    "Scope",
+    "TaskDispatchContent",
+    "TaskRoundContent",
+    "TaskSnapshot",
+    "ToolCallContent",
+    "boundary_of",
+    "content_text",
+    "create_request",
+    "create_request_from",
+    "request_from_row",
+    "request_hash",
+    "request_id",
+    "same_request",
+    "verified_content",
+    "verify_request",
+]
 
 Scope = Literal["plan", "task_round", "task_dispatch", "tool_call", "operation_outcome"]
 
-PLAN_BOUNDARY = "coordinator-plan"
-"""The one boundary of every plan, as in the interoperating implementation."""
 REQUEST_VERSION = 1
 """Version of the row. A row of another version is not understood, hence not believed."""
 
-_UNSEEN = re.compile("[\\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
-_RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
-_HASH = re.compile(r"[0-9a-f]{64}")
-
-
-# ── the reviewed content ───────────────────────────────────────────────────────────────
-
-
-def _fault_of_name(name: str, chars_max: int) -> str | None:
-    """Why the text cannot name something, or None. One line, nothing invisible, no white space around."""
-    if not name.strip():
-        return "is blank"
-    if len(name) > chars_max:
-        return f"has {len(name)} characters, at most {chars_max} are allowed"
-    if name != name.strip():
-        return "has white space around it"
-    unseen = next((found for found in _UNSEEN.finditer(name) if found.group() != " "), None)
-    return f"holds U+{ord(unseen.group()):04X}, which cannot be seen" if unseen else None
-
-
-def _checked_name(name: str) -> str:
-    fault = _fault_of_name(name, limits.NAME_CHARS_MAX)
-    if fault is not None:
-        raise PydanticCustomError("name", "{fault}", {"fault": fault})
-    return name
-
-
-def _checked_title(title: str) -> str:
-    if not title.strip():
-        raise PydanticCustomError("title", "is blank")
-    return title
-
-
-def _checked_instant(text: str) -> str:
-    try:
-        known = _RFC3339.fullmatch(text) is not None and datetime.fromisoformat(text) is not None
-    except ValueError:
-        known = False
-    if not known:
-        raise PydanticCustomError("instant", "is not an instant of RFC 3339 such as 2026-08-08T00:00:00.000Z")
-    return text
-
-
-def _is_none(value: object) -> bool:
-    return value is None
-
-
-_Name = Annotated[StrictStr, AfterValidator(_checked_name)]
-_Title = Annotated[StrictStr, AfterValidator(_checked_title)]
-_InstantText = Annotated[StrictStr, AfterValidator(_checked_instant)]
-_JsonObject: TypeAlias = dict[str, JsonValue]
-
-
-def _absent() -> Any:
-    """A field that is left out of the content, not null, where it is None."""
-    return Field(default=None, exclude_if=_is_none)
-
-
-class _Reviewed(Value):
-    """Base of content: snake_case in Python, camelCase wherever it is written. Values are carried as they are."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel, validate_by_name=True, validate_by_alias=True, serialize_by_alias=True
-    )
-
-
-class TaskSnapshot(_Reviewed):
-    """A task as it stood when the question was put."""
-
-    id: _Name
-    title: _Title
-    description: str
-    status: _Name
-    created_at: _InstantText
-    updated_at: _InstantText
-    assignee: _Name | None = _absent()
-    depends_on: Annotated[tuple[_Name, ...], Field(strict=False)] | None = _absent()
-    priority: str | int | None = _absent()
-    result: str | None = _absent()
-    role: str | None = _absent()
-    metadata: _JsonObject | None = _absent()
-    # Known to the interoperating implementation only; carried so that its requests can be checked here.
-    memory_scope: str | None = _absent()
-    dependency_payload: str | None = _absent()
-    requires: JsonValue = _absent()
-    max_retries: int | None = _absent()
-    retry_delay_ms: int | float | None = _absent()
-    retry_backoff: int | float | None = _absent()
-    superseded_by_revision: int | None = _absent()
-    recovered_by_revision: int | None = _absent()
-
-
-_Tasks = Annotated[tuple[TaskSnapshot, ...], Field(strict=False, max_length=limits.TASKS_MAX)]
-
-
-class PlanContent(_Reviewed):
-    """May this plan be executed, or (`plan_only`) be given out as the result?"""
-
-    kind: Literal["plan"] = "plan"
-    tasks: _Tasks
-    continuation: Literal["execute", "plan_only"]
-
-
-class TaskRoundContent(_Reviewed):
-    """May the next round of tasks begin, given what was completed?"""
-
-    kind: Literal["task_round"] = "task_round"
-    completed_tasks: _Tasks
-    next_tasks: _Tasks
-
-
-class TaskDispatchContent(_Reviewed):
-    """May this one task be given to its agent?"""
-
-    kind: Literal["task_dispatch"] = "task_dispatch"
-    task: TaskSnapshot
-
-
-class ToolCallContent(_Reviewed):
-    """May this one tool call be made? `input` is the validated input, with defaults: what is executed."""
-
-    kind: Literal["tool_call"] = "tool_call"
-    tool_name: _Name
-    raw_input: _JsonObject
-    input: _JsonObject
-    agent_name: _Name
-    task_id: _Name
-    tool_call_id: _Name
-    consequential: bool
-
-
-class OperationOutcomeContent(_Reviewed):
-    """Did it happen? Asked of a person when the outcome of an attempt is unknown. Ours; others do not know it.
-
-    `started_at` tells one attempt from another, so that a later attempt is a new question.
-    """
-
-    kind: Literal["operation_outcome"] = "operation_outcome"
-    operation_id: _Name
-    tool_name: _Name
-    input: _JsonObject
-    agent_name: _Name
-    task_id: _Name
-    tool_call_id: _Name
-    started_at: _InstantText
-    reason: str
-
-
-Content = Annotated[
-    PlanContent | TaskRoundContent | TaskDispatchContent | ToolCallContent | OperationOutcomeContent,
-    Field(discriminator="kind"),
-]
-"""The reviewed content, told apart by `kind`, which equals the scope of its request."""
-
-_KINDS: dict[str, type[Any]] = {
-    "plan": PlanContent,
-    "task_round": TaskRoundContent,
-    "task_dispatch": TaskDispatchContent,
-    "tool_call": ToolCallContent,
-    "operation_outcome": OperationOutcomeContent,
-}
-
-
-def boundary_of(content: Content) -> str:
-    """The place in a run that the content belongs to; with the hash and the run it makes the request's identity."""
-    match content:
-        case PlanContent():
-            return PLAN_BOUNDARY
-        case TaskRoundContent():
-            completed = ",".join(task.id for task in content.completed_tasks)
-            return f"{completed}->{','.join(task.id for task in content.next_tasks)}"
-        case TaskDispatchContent():
-            return content.task.id
-        case ToolCallContent():
-            return f"{content.task_id}:{content.tool_call_id}"
-        case OperationOutcomeContent():
-            return f"outcome:{content.operation_id}"
-
-
-def agent_of(content: Content) -> str:
-    """Whose proposal it is: the agent's name, or empty where it is the planner's or the scheduler's."""
-    match content:
-        case ToolCallContent() | OperationOutcomeContent():
-            return content.agent_name
-        case TaskDispatchContent():
-            return content.task.assignee or ""
-        case PlanContent() | TaskRoundContent():
-            return ""
-
-
-def content_text(content: Content | Mapping[str, JsonValue]) -> str:
-    """The canonical JSON of content, typed or as plain JSON. Raises ContractError as `check_json_value` does."""
-    plain = dict(content) if isinstance(content, Mapping) else content.model_dump()
-    return canonical_text(plain, depth_max=limits.CONTENT_DEPTH_MAX)
+_NOT_IN_TEXT = re.compile("[\x00\ud800-\udfff]")
+_INSTANT_MS_MAX = limits.INTEGER_MAX - 1
 
 
 # ── hash and identity ──────────────────────────────────────────────────────────────────
 
 
+def content_text(content: Content | Mapping[str, JsonValue]) -> str:
+    """The canonical JSON of content, typed or as plain JSON. Raises ContractError as `check_json_value` does."""
+    plain = content.model_dump() if isinstance(content, Reviewed) else content
+    return canonical_text(plain, depth_max=limits.CONTENT_DEPTH_MAX)
+
+
 def request_hash(scope: str, boundary: str, content: Content | Mapping[str, JsonValue]) -> str:
-    """The hash a decision must quote: 64 lower-case hexadecimal digits.
+    """The hash that a decision must quote: 64 lower-case hexadecimal digits.
 
     Computes only: whether boundary and content belong together is for `create_request` and `verify_request` to say.
     """
@@ -247,12 +95,12 @@ def _hash_of_text(scope: str, boundary: str, text: str) -> str:
 
 
 def request_id(run_id: str, scope: str, boundary: str, request_hash: str) -> str:
-    """`apr_` and 32 digits. Equal content in two runs has one hash and two ids."""
+    """`apr_` and 32 hexadecimal digits. Equal content in two runs has one hash and two ids."""
     return derived_id("apr", run_id, scope, boundary, request_hash)
 
 
 class ApprovalRequest(Value):
-    """The frozen question. Made by `create_request`; believed only after `verify_request`."""
+    """The frozen question. Made by `create_request`; read from a store, believed only after `verify_request`."""
 
     version: int = REQUEST_VERSION
     tenant: str
@@ -265,7 +113,7 @@ class ApprovalRequest(Value):
     request_hash: str
     requested_at_ms: int
     reason: str | None = None
-    """Why it is asked, in the gate's words; unchecked. None where none was given; empty is kept."""
+    """Why it is asked, in words nobody checked. None where none was given; an empty one is kept."""
     initiator: str = ""
     """Person id of who started the run, for the separation of duties; empty where no person did."""
     agent_name: str = ""
@@ -282,10 +130,10 @@ class ApprovalRequest(Value):
     """How many different people must approve. Frozen with the question."""
     asker_machine: str = ""
     asker_key: str = ""
-    """Which state is told the outcome."""
+    """The state that is told the outcome."""
 
 
-# ── creation ───────────────────────────────────────────────────────────────────────────
+# ── making one ─────────────────────────────────────────────────────────────────────────
 
 
 def create_request(
@@ -313,48 +161,205 @@ def create_request(
 ) -> ApprovalRequest:
     """The request, checked in full, so that nothing malformed is refused only later. Content is copied.
 
-    `run_id` and `boundary` are trimmed. `agent_name` is taken from the content where it is not given.
+    `run_id`, `boundary` and `tenant` are trimmed. `agent_name` and `operation_id` are taken from the content where it
+    names them.
 
     Raises ContractError APPROVAL_VALIDATION_ERROR; `pointer` is `/run_id`, `/content/rawInput/env` and the like.
     """
     run_id = _identity("run_id", run_id, limits.RUN_ID_CHARS_MAX)
     boundary = _identity("boundary", boundary, limits.CONTENT_BYTES_MAX)
-    checked, text = _checked_content(content, content_bytes_max)
-    if scope != checked.kind:
-        raise _refusal("scope", f"scope {scope!r} does not fit content of kind {checked.kind!r}")
-    if boundary != boundary_of(checked):
-        raise _refusal("boundary", f"boundary {boundary!r} does not belong to the content, {boundary_of(checked)!r} does")
-    named = agent_of(checked)
-    if agent_name and named and agent_name != named:
-        raise _refusal("agent_name", f"agent_name {agent_name!r} differs from the content's {named!r}")
+    known, text = _checked_content(content, content_bytes_max)
+    if scope != known.kind:
+        raise _refusal("scope", f"scope {scope!r} does not fit content of kind {known.kind!r}")
+    if boundary != boundary_of(known):
+        raise _refusal(
+            "boundary", f"boundary {boundary!r} does not belong to this content, whose is {boundary_of(known)!r}"
+        )
+    _check_texts(
+        reason=reason,
+        initiator=initiator,
+        agent_name=agent_name,
+        operation_id=operation_id,
+        tool_version=tool_version,
+        tool_schema_digest=tool_schema_digest,
+        policy_version=policy_version,
+        app_version=app_version,
+        asker_machine=asker_machine,
+        asker_key=asker_key,
+    )
+    _check_instants(requested_at_ms=requested_at_ms, expires_at_ms=expires_at_ms, use_by_ms=use_by_ms)
+    if type(quorum) is not int or not 1 <= quorum < limits.INTEGER_MAX:
+        raise _refusal("quorum", "quorum is not a positive integer")
     hashed = _hash_of_text(scope, boundary, text)
-    beside = {
-        "reason": reason,
-        "initiator": initiator,
-        "agent_name": agent_name or named,
-        "operation_id": operation_id,
-        "tool_version": tool_version,
-        "tool_schema_digest": tool_schema_digest,
-        "policy_version": policy_version,
-        "app_version": app_version,
-        "asker_machine": asker_machine,
-        "asker_key": asker_key,
-    }
-    for field, value in beside.items():
-        _check_text(field, value, optional=field == "reason")
-    _check_times(requested_at_ms, expires_at_ms, use_by_ms)
-    _check_whole("quorum", quorum, 1)
+    operation = known.operation_id if isinstance(known, OperationOutcomeContent) else ""
     return ApprovalRequest(
         tenant=_identity("tenant", tenant, limits.NAME_CHARS_MAX),
         request_id=request_id(run_id, scope, boundary, hashed),
         run_id=run_id,
-        scope=checked.kind,
+        scope=known.kind,
         boundary=boundary,
         content_text=text,
         request_hash=hashed,
         requested_at_ms=requested_at_ms,
+        reason=reason,
+        initiator=initiator,
+        agent_name=_agreed("agent_name", agent_name, agent_of(known)),
+        operation_id=_agreed("operation_id", operation_id, operation),
+        tool_version=tool_version,
+        tool_schema_digest=tool_schema_digest,
+        policy_version=policy_version,
+        app_version=app_version,
         expires_at_ms=expires_at_ms,
         use_by_ms=use_by_ms,
         quorum=quorum,
-        **beside,
+        asker_machine=asker_machine,
+        asker_key=asker_key,
     )
+
+
+_PARAMETERS = inspect.signature(create_request).parameters
+_FIELDS = {name for name in _PARAMETERS if name != "content_bytes_max"}
+_REQUIRED = [name for name, parameter in _PARAMETERS.items() if parameter.default is inspect.Parameter.empty]
+
+
+def create_request_from(
+    document: Mapping[str, Any], *, content_bytes_max: int = limits.CONTENT_BYTES_MAX
+) -> ApprovalRequest:
+    """`create_request` for a document from outside, with its parameters as keys.
+
+    Raises ContractError APPROVAL_VALIDATION_ERROR, also for an unknown or a missing key.
+    """
+    for name in document:
+        if name not in _FIELDS:
+            raise _refusal(str(name), f"{name!r} is no field of a request: what is not reviewed is not carried")
+    for name in _REQUIRED:
+        if name not in document:
+            raise _refusal(name, f"{name} is missing")
+    return create_request(**document, content_bytes_max=content_bytes_max)
+
+
+def _refusal(field: str, message: str, below: str = "") -> ContractError:
+    pointer = "/" + field.replace("~", "~0").replace("/", "~1") + below
+    return ContractError(Code.APPROVAL_VALIDATION_ERROR, message, pointer=pointer)
+
+
+def _identity(field: str, value: object, chars_max: int) -> str:
+    """The trimmed text. The preimage of ids is joined by line feeds, so none may be inside."""
+    if type(value) is not str:
+        raise _refusal(field, f"{field} is not text")
+    fault = fault_of_name(value.strip(), chars_max)
+    if fault is not None:
+        raise _refusal(field, f"{field} {fault}")
+    return value.strip()
+
+
+def _checked_content(content: object, bytes_max: int) -> tuple[Content, str]:
+    plain = content.model_dump() if isinstance(content, Reviewed) else content
+    if type(plain) is not dict:
+        raise _refusal("content", "content is not an object")
+    try:
+        text = canonical_text(plain, depth_max=limits.CONTENT_DEPTH_MAX)
+        known = read_content(plain)
+    except ContractError as error:
+        raise _refusal("content", f"content: {error.message}", error.pointer or "") from error
+    size = len(text.encode())
+    if size > bytes_max:
+        raise _refusal("content", f"content has {size} bytes, at most {bytes_max} are allowed: refer to large things")
+    return known, text
+
+
+def _check_texts(**fields: object) -> None:
+    for field, value in fields.items():
+        if field == "reason" and value is None:
+            continue
+        if type(value) is not str:
+            raise _refusal(field, f"{field} is not text")
+        if len(value) > limits.TEXT_CHARS_MAX:
+            raise _refusal(field, f"{field} has {len(value)} characters, at most {limits.TEXT_CHARS_MAX} are allowed")
+        if _NOT_IN_TEXT.search(value):
+            raise _refusal(field, f"{field} holds U+0000 or half of a surrogate pair, which no store can keep")
+
+
+def _check_instants(*, requested_at_ms: object, **later: object) -> None:
+    if type(requested_at_ms) is not int or not 0 <= requested_at_ms <= _INSTANT_MS_MAX:
+        raise _refusal("requested_at_ms", "requested_at_ms is not a number of milliseconds since 1970")
+    for field, value in later.items():
+        if value is not None and (type(value) is not int or not requested_at_ms < value <= _INSTANT_MS_MAX):
+            raise _refusal(field, f"{field} is not a number of milliseconds after requested_at_ms")
+
+
+def _agreed(field: str, given: str, reviewed: str) -> str:
+    """One value for a field that the content may name as well."""
+    if given and reviewed and given != reviewed:
+        raise _refusal(field, f"{field} {given!r} differs from the {reviewed!r} of the content")
+    return given or reviewed
+
+
+# ── believing one ──────────────────────────────────────────────────────────────────────
+
+
+def verify_request(request: ApprovalRequest) -> None:
+    """Refuse a request that is not what `create_request` would have made of its content.
+
+    Raises TerminalError APPROVAL_INTEGRITY_ERROR: another version, content that is not canonical or not of its kind, a
+    scope or boundary that does not belong to it, a hash or an id that is not the recomputed one, letter by letter.
+    """
+    verified_content(request)
+
+
+def verified_content(request: ApprovalRequest) -> Content:
+    """The content of a request that `verify_request` accepts; raises as it does."""
+    if request.version != REQUEST_VERSION:
+        raise _broken(request.request_id, f"version {request.version} is not understood, only {REQUEST_VERSION}")
+    try:
+        plain = parse_canonical(request.content_text, depth_max=limits.CONTENT_DEPTH_MAX)
+        content = read_content(plain if isinstance(plain, dict) else {})
+        _identity("tenant", request.tenant, limits.NAME_CHARS_MAX)
+        trimmed = _identity("run_id", request.run_id, limits.RUN_ID_CHARS_MAX)
+    except ContractError as error:
+        raise _broken(request.request_id, error.message) from error
+    if content.kind != request.scope or boundary_of(content) != request.boundary or trimmed != request.run_id:
+        raise _broken(request.request_id, "scope, boundary or run does not belong to the content")
+    hashed = _hash_of_text(request.scope, request.boundary, request.content_text)
+    if hashed != request.request_hash:
+        raise _broken(request.request_id, "the hash is not that of the content")
+    if request_id(request.run_id, request.scope, request.boundary, hashed) != request.request_id:
+        raise _broken(request.request_id, "the id is not that of run, scope, boundary and hash")
+    return content
+
+
+def request_from_row(row: Mapping[str, Any], *, stored_under: str | None = None) -> ApprovalRequest:
+    """The verified request that a stored row is; `stored_under` is the key it was found by.
+
+    Raises TerminalError APPROVAL_INTEGRITY_ERROR for a row of another shape or under another key too.
+    """
+    try:
+        request = ApprovalRequest.model_validate(dict(row))
+    except ValidationError as error:
+        name = str(stored_under or row.get("request_id"))
+        fields = sorted({".".join(map(str, finding["loc"])) for finding in error.errors(include_input=False)})
+        raise _broken(name, f"the row is not a request: {', '.join(fields)}") from None
+    if stored_under is not None and stored_under != request.request_id:
+        raise _broken(stored_under, f"the row stored under this id is {request.request_id}")
+    verify_request(request)
+    return request
+
+
+def _broken(name: str, reason: str) -> PlacetError:
+    return TerminalError(Code.APPROVAL_INTEGRITY_ERROR, f"request {name} is not to be believed: {reason}")
+
+
+def same_request(first: ApprovalRequest, second: ApprovalRequest) -> bool:
+    """Whether both put one question: then the row written first stands and is the answer to the second creation.
+
+    Compared: identity, content letter by letter, and on whose behalf it is asked. Not compared: reason and instants,
+    which are not hashed, and what was frozen with the row that stands (rule, deadlines, versions), which the guards of
+    a start check against that row.
+    """
+    return all(getattr(first, field) == getattr(second, field) for field in _QUESTION)
+
+
+_QUESTION = (
+    "version", "tenant", "request_id", "run_id", "scope", "boundary", "request_hash", "content_text",
+    "initiator", "agent_name", "operation_id", "asker_machine", "asker_key",
+)  # fmt: skip

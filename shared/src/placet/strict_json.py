@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from json import JSONDecodeError, JSONDecoder
 from math import isfinite
@@ -95,7 +95,7 @@ def parse(
     except JSONDecodeError as error:
         raise _syntax(text, error) from None
     except _RefusedError:
-        _explain(text)
+        _explain(text, _marked_double if long_integers_are_doubles else _marked_integer)
     if "\\u" in text and _SURROGATE_ESCAPE.search(text):
         _refuse_faults(value, [])
     return value
@@ -232,9 +232,7 @@ def _marked_constant(name: str) -> _Fault:
     return _Fault(Code.JSON_NUMBER, f"{name} is not a number of JSON")
 
 
-def _marked_integer(literal: str) -> int | _Fault:
-    if _in_range(literal):
-        return int(literal)
+def _marked_integer(_literal: str) -> _Fault:
     return _Fault(Code.JSON_NUMBER, "an integer beyond ±(2^53 - 1): write it as text, or with an exponent as a double")
 
 
@@ -247,18 +245,18 @@ _STRICT = JSONDecoder(object_pairs_hook=_object, parse_constant=_constant, parse
 _CANONICAL = JSONDecoder(
     object_pairs_hook=_object, parse_constant=_constant, parse_int=_integer_or_double, parse_float=_double
 )
-_MARKING = JSONDecoder(
-    object_pairs_hook=_marked_object,
-    parse_constant=_marked_constant,
-    parse_int=_marked_integer,
-    parse_float=_marked_double,
-)
 
 
-def _explain(text: str) -> NoReturn:
+def _explain(text: str, long_integer: Callable[[str], int | float | _Fault]) -> NoReturn:
     """Raise the error for a document that was refused, with its place."""
+    marking = JSONDecoder(
+        object_pairs_hook=_marked_object,
+        parse_constant=_marked_constant,
+        parse_int=lambda literal: int(literal) if _in_range(literal) else long_integer(literal),
+        parse_float=_marked_double,
+    )
     try:
-        _refuse_faults(_MARKING.decode(text), [])
+        _refuse_faults(marking.decode(text), [])
     except JSONDecodeError as error:
         raise _syntax(text, error) from None
     raise InvariantError("refused by the strict reader, accepted by the marking one")
@@ -378,8 +376,9 @@ class _Walk:
 
     def _enter(self, value: Any, depth: int) -> None:
         if depth > self._depth_max:
-            for levels, above in enumerate(self._above):
-                if value is above:
+            path = [*self._above, value]
+            for levels, above in enumerate(path):
+                if any(above is again for again in path[levels + 1 :]):
                     raise _FoundError(Code.JSON_TYPE, "contains itself", levels)
             raise _FoundError(Code.TOO_DEEP, f"is nested deeper than {self._depth_max} levels")
         self._above.append(value)

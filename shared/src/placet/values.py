@@ -19,9 +19,16 @@ class Value(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-Name = Annotated[str, StringConstraints(min_length=1, max_length=limits.NAME_CHARS_MAX, pattern=r"^[^\x00-\x1f\x7f]*\S[^\x00-\x1f\x7f]*$")]
+Name = Annotated[
+    str,
+    StringConstraints(
+        min_length=1, max_length=limits.NAME_CHARS_MAX, pattern=r"^[^\x00-\x1f\x7f]*\S[^\x00-\x1f\x7f]*$"
+    ),
+]
 """A tool, agent, team, task or person: not blank, one line."""
-RunId = Annotated[str, StringConstraints(min_length=1, max_length=limits.RUN_ID_CHARS_MAX, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]*$")]
+RunId = Annotated[
+    str, StringConstraints(min_length=1, max_length=limits.RUN_ID_CHARS_MAX, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]*$")
+]
 """A run's identity, stable from submission to the last continuation. Safe in URLs, file names and ids."""
 Text = Annotated[str, StringConstraints(max_length=limits.TEXT_CHARS_MAX, pattern=r"^[^\x00]*$")]
 """Prose: bounded, without NUL (which PostgreSQL text cannot hold)."""

@@ -135,5 +135,3 @@ class MemoryArbiter:
         for key in keys:
             if self._claims.get(key, ("", 0))[0] == nonce:
                 del self._claims[key]
-
-

@@ -15,12 +15,13 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 
 from placet.activities import Activity
-from placet.errors import Code, Failure, PlacetError
-from placet.facts import STATE, Application, FactKey, Facts, Row, StateRow, owner_of
+from placet.errors import Code, Failure, InvariantError, PlacetError
+from placet.facts import Application, Facts
 from placet.ids import Address, derived_id, message_id
 from placet.instants import Instant
 from placet.machine import Invoke, Machine, Receipt, Record, Reply, Send, State, Transition
 from placet.messages import Envelope
+from placet.rows import STATE, FactKey, Row, StateRow, owner_of
 from placet.runtime.ports import DeadLetter, Delivery, JournalEntry, Loaded, OutboxRow, StateWrite, StoredState, Unit
 from placet.topology import queue_of
 
@@ -131,7 +132,8 @@ class Fold:
         try:
             return _Working(seen, seen, machine.state_type.model_validate_json(stored.body), stored.status)
         except ValidationError as error:
-            reason = f"the state {address.text()} at version {stored.version} cannot be read: {error.errors()[0]['msg']}"
+            what = error.errors()[0]["msg"]
+            reason = f"the state {address.text()} at version {stored.version} cannot be read: {what}"
             return _Working(seen, seen, None, stored.status, Failure(code=Code.CHECKPOINT_CORRUPT, message=reason))
 
     @property
@@ -186,7 +188,8 @@ class Fold:
             return
         self._answer(item, transition, outcome)
         if transition.kind == "refused" and item.envelope.reply_to is None:
-            outcome.unit.dead_letters.append(_dead_letter(item, transition.failure, self._now))
+            failure = transition.failure or Failure(code=Code.MESSAGE_UNEXPECTED, message=transition.reason)
+            outcome.unit.dead_letters.append(dead_letter(item.envelope, failure.code, failure.message, self._now))
 
     def _transition(self, item: Item, working: _Working, facts: Facts) -> Transition[Any]:
         machine = self._machines.get(item.address.machine)
@@ -199,24 +202,30 @@ class Fold:
         try:
             transition: Transition[Any] = machine.transition(working.state, item.envelope.message, facts, self._now)
             return transition
-        except Exception as error:  # a bug in the rules: nothing of this message is applied, and it is parked with the reason
+        except Exception as error:  # noqa: BLE001  a bug in the rules: the message is parked with the reason, unapplied
             code = error.code if isinstance(error, PlacetError) else Code.INVARIANT
             return _refused(run_id, Failure(code=code, message=f"{type(error).__name__}: {error}"))
 
     def _move(
-        self, item: Item, working: _Working, transition: Transition[Any], facts: Facts, outcome: Outcome, *, hand_over: bool
+        self,
+        item: Item,
+        working: _Working,
+        transition: Transition[Any],
+        facts: Facts,
+        outcome: Outcome,
+        *,
+        hand_over: bool,
     ) -> None:
         address, unit = item.address, outcome.unit
-        assert transition.state is not None
-        working.state = transition.state
+        if transition.state is None:
+            raise InvariantError("a move has a state")
+        working.state, working.status = transition.state, transition.state.status
         working.version += 1
-        working.status = transition.state.status
         outcome.runs.add(address.run_id)
         for key in facts.seen:
             owner = owner_of(key)
             unit.guards.setdefault(owner, self._version(owner))
-        if transition.before_ms is not None:
-            unit.before_ms = transition.before_ms if unit.before_ms is None else min(unit.before_ms, transition.before_ms)
+        unit.before_ms = _earlier(unit.before_ms, transition.before_ms)
         unit.journal.append(
             JournalEntry(
                 address=address,
@@ -240,7 +249,9 @@ class Fold:
             elif isinstance(effect, Invoke):
                 outcome.activities.append(effect.activity)
 
-    def _send(self, item: Item, version: int, position: int, effect: Send, outcome: Outcome, *, hand_over: bool) -> None:
+    def _send(
+        self, item: Item, version: int, position: int, effect: Send, outcome: Outcome, *, hand_over: bool
+    ) -> None:
         envelope = Envelope(
             id=message_id(item.address, version, position),
             cause=item.envelope.id,
@@ -342,8 +353,11 @@ def _merge(into: Outcome, other: Outcome) -> None:
     a.consumed += b.consumed
     for owner, version in b.guards.items():
         a.guards.setdefault(owner, version)
-    if b.before_ms is not None:
-        a.before_ms = b.before_ms if a.before_ms is None else min(a.before_ms, b.before_ms)
+    a.before_ms = _earlier(a.before_ms, b.before_ms)
+
+
+def _earlier(a: Instant | None, b: Instant | None) -> Instant | None:
+    return min((at for at in (a, b) if at is not None), default=None)
 
 
 def _journalled(facts: Facts) -> str:
@@ -357,11 +371,8 @@ def _journalled(facts: Facts) -> str:
 
 
 def _refused(run_id: str, failure: Failure) -> Transition[Any]:
-    return Transition("refused", None, (Reply(Receipt(answer="refused", run_id=run_id, failure=failure)),), failure=failure)
-
-
-def _dead_letter(item: Item, failure: Failure | None, now: Instant) -> DeadLetter:
-    return dead_letter(item.envelope, failure.code if failure else Code.MESSAGE_UNEXPECTED, failure.message if failure else "", now)
+    reply = Reply(Receipt(answer="refused", run_id=run_id, failure=failure))
+    return Transition("refused", None, (reply,), failure=failure)
 
 
 def dead_letter(envelope: Envelope, code: Code, reason: str, now: Instant) -> DeadLetter:

@@ -13,7 +13,7 @@ from placet.calls import ChatMessage, ToolOutcome, Unsure
 from placet.errors import Certainty, Code, ErrorClass, Failure, PlacetError
 from placet.ids import Address, derived_id
 from placet.messages import Envelope, ModelAnswered, ModelFailed, ToolProbed, ToolReturned
-from placet.runtime.ports import ActivityFailed, Models, Store, Tools
+from placet.runtime.ports import ActivityError, Models, Store, Tools
 
 log = logging.getLogger("placet.invoker")
 _CHAT: TypeAdapter[ChatMessage] = TypeAdapter(ChatMessage)
@@ -54,7 +54,7 @@ class TaskInvoker:
                 self._begin(activity)
 
     async def drain(self, grace_ms: int) -> None:
-        """Start nothing new, wait for what runs, then signal what still does. Unfinished work is given back by its lease."""
+        """Start nothing new, wait for what runs, then signal what still does; its lease gives it back."""
         self._stopping = True
         tasks = [task for group in self._tasks.values() for task in group]
         if not tasks:
@@ -100,11 +100,12 @@ class TaskInvoker:
             try:
                 async with asyncio.timeout(activity.timeout_ms / 1_000):
                     reply = await self._models.call(activity, conversation)
-            except ActivityFailed as error:
+            except ActivityError as error:
                 self._model_failed(activity, error.failure)
             except TimeoutError:
                 message = f"the model of {activity.agent} did not answer within {activity.timeout_ms} ms"
-                self._model_failed(activity, Failure(code=Code.MODEL_FAILED, message=message, error_class=ErrorClass.TIMEOUT))
+                failure = Failure(code=Code.MODEL_FAILED, message=message, error_class=ErrorClass.TIMEOUT)
+                self._model_failed(activity, failure)
             except PlacetError as error:
                 self._model_failed(activity, error.failure())
             except Exception as error:

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 from placet.activities import Activity, CallModel, ProbeTool, RunTool
 from placet.calls import ChatMessage, ModelReply, ToolOutcome
 from placet.errors import Failure
-from placet.facts import FactKey, Row
 from placet.ids import Address
 from placet.instants import Instant
 from placet.messages import Envelope, Message
+from placet.rows import FactKey, Row
 
 # ── store ──────────────────────────────────────────────────────────────────────────────
 
@@ -145,7 +145,7 @@ class Store(Protocol):
         """
 
     async def claim_due(self, limit: int, lease_ms: int) -> Sequence[OutboxRow]:
-        """Rows that are due by the store's clock, oldest first, claimed for `lease_ms`: nobody else gets them before."""
+        """Rows that are due by the store's clock, oldest first; nobody else gets them for `lease_ms`."""
 
     async def next_due_ms(self) -> tuple[Instant, Instant | None]:
         """The store's clock, and the earliest instant at which a row becomes due or its claim lapses."""
@@ -179,13 +179,19 @@ class Reader(Protocol):
         """All rows of a fact table that belong to a run, in key order."""
 
     async def requests(self, tenant: str, *, open_only: bool, limit: int, after: str | None) -> list[dict[str, Any]]:
-        """The inbox, oldest first: request columns, `status` of its approval, outcome columns or None. `after`: a request_id."""
+        """The inbox, oldest first: request columns, `status` of its approval, outcome columns or None.
+
+        `after`: a request_id, for the next page.
+        """
 
     async def request(self, tenant: str, request_id: str) -> dict[str, Any] | None:
         """One of them."""
 
     async def journal(self, tenant: str, run_id: str) -> list[dict[str, Any]]:
-        """Every applied message of a run over all machines: machine, key, version, message_id, type, message (dict), at_ms."""
+        """Every applied message of a run, over all machines, by time.
+
+        Columns: machine, key, version, message_id, type, message (dict), at_ms.
+        """
 
     async def outbox(self, tenant: str, run_id: str) -> list[dict[str, Any]]:
         """What is still on its way for a run: id, destination, type, not_before_ms."""
@@ -269,7 +275,7 @@ class Models(Protocol):
     """Asks a model for one turn."""
 
     async def call(self, activity: CallModel, conversation: Sequence[ChatMessage]) -> ModelReply:
-        """The reply. Raises ActivityFailed with the failure as a value; never retries by itself."""
+        """The reply. Raises ActivityError with the failure as a value; never retries by itself."""
 
 
 class Tools(Protocol):
@@ -280,7 +286,7 @@ class Tools(Protocol):
     async def probe(self, activity: ProbeTool) -> ToolOutcome: ...
 
 
-class ActivityFailed(Exception):
+class ActivityError(Exception):
     """A call to the world failed; what crosses the border is the failure as a value."""
 
     def __init__(self, failure: Failure) -> None:

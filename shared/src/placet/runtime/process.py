@@ -18,6 +18,12 @@ BACKOFF_MS = 50
 BACKOFF_MS_MAX = 5_000
 
 
+def backoff_ms(name: str, failures: int) -> float:
+    """How long a loop rests after so many failures in a row: doubling, bounded, with a jitter of its own."""
+    longest_ms: int = min(BACKOFF_MS_MAX, BACKOFF_MS * 2 ** min(failures, 10))
+    return longest_ms * (0.5 + fraction_of(name, str(failures)) / 2)
+
+
 @dataclass
 class Health:
     """What the probes ask: is each loop alive, and did its last turn succeed."""
@@ -57,6 +63,12 @@ class Loops:
         """The outbox has new rows: one may be due before what the relay waits for."""
         self._due.set()
 
+    async def ended_or(self, other: asyncio.Task[None]) -> None:
+        """Wait until `other` is done, or a loop has ended that should run; its error is raised."""
+        done, _ = await asyncio.wait([*self._tasks, other], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+
     async def worker_ended(self) -> None:
         """Wait for the worker, whose inbox has been closed, to finish what it had taken."""
         await asyncio.wait(self._tasks[:1])
@@ -92,9 +104,9 @@ class Loops:
                 self.health.failing.pop(name, None)
             except RetryableError as error:
                 failures += 1
-                delay_ms = min(BACKOFF_MS_MAX, BACKOFF_MS * 2 ** min(failures, 10)) * (0.5 + fraction_of(name, str(failures)) / 2)
+                delay_ms = backoff_ms(name, failures)
                 self.health.failing[name] = error.message
-                log.warning("loop.backs_off", extra={"loop": name, "code": error.code, "reason": error.message, "delay_ms": delay_ms})
+                log.warning("loop.backs_off", extra={"loop": name, "code": error.code, "delay_ms": delay_ms})
                 await asyncio.sleep(delay_ms / 1_000)
             except Exception as error:
                 self.health.ended[name] = f"{type(error).__name__}: {error}"

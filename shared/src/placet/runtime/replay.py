@@ -8,11 +8,12 @@ from typing import Any
 
 from placet.calls import ToolSpec
 from placet.errors import Code, Failure, InvariantError, TerminalError
-from placet.facts import ROWS, STATE, FactKey, Facts, Row, StateRow
+from placet.facts import Facts
 from placet.gates import Boundary, Judgement, Subject
 from placet.machine import Machine, State
 from placet.messages import decode_envelope
 from placet.plans import TeamSpec
+from placet.rows import ROWS, STATE, FactKey, Row, StateRow
 from placet.runtime.ports import JournalEntry
 
 
@@ -73,15 +74,17 @@ def replay(machine: Machine[Any], entries: Sequence[JournalEntry], *, upto: int 
         if upto is not None and version > upto:
             break
         if entry.version != version:
-            raise TerminalError(Code.CHECKPOINT_CORRUPT, f"{entry.address.text()}: entry {version} of the journal is missing")
+            raise _corrupt(entry, f"entry {version} is missing")
         message = decode_envelope(entry.message).message
         transition = machine.transition(state, message, recorded_facts(entry.facts), entry.at_ms)
         if transition.kind != "moved" or transition.state is None:
-            raise TerminalError(
-                Code.CHECKPOINT_CORRUPT, f"{entry.address.text()}: entry {version} ({entry.message_id}) is {transition.kind} on replay"
-            )
+            raise _corrupt(entry, f"entry {version} ({entry.message_id}) is {transition.kind} on replay")
         state = transition.state
     return state
+
+
+def _corrupt(entry: JournalEntry, what: str) -> TerminalError:
+    return TerminalError(Code.CHECKPOINT_CORRUPT, f"the journal of {entry.address.text()} is not whole: {what}")
 
 
 def _from_json(model: type[Any]) -> Callable[[Any], Any]:

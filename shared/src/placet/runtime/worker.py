@@ -71,13 +71,20 @@ class Worker:
             # Without an asker nobody could repeat the question: such a decision goes on to the facts.
             if isinstance(message, DecideApproval) and delivery.envelope.reply_to and not granted[message.request_id]:
                 busy.append(delivery)
-                receipt = Receipt(
-                    answer="busy", final=False, run_id=message.run_id, request_id=message.request_id, decision_id=message.decision_id
-                )
-                await self._replies.send(delivery.envelope.reply_to, receipt.model_dump_json(exclude_none=True))
+                await self._replies.send(delivery.envelope.reply_to, _busy(message))
             else:
                 mine.append(delivery)
         return mine, busy, nonce
+
+
+def _busy(message: DecideApproval) -> str:
+    return Receipt(
+        answer="busy",
+        final=False,
+        run_id=message.run_id,
+        request_id=message.request_id,
+        decision_id=message.decision_id,
+    ).model_dump_json(exclude_none=True)
 
 
 def _contested(deliveries: Sequence[Delivery]) -> list[str]:

@@ -1,0 +1,171 @@
+"""Decides what one person's voice comes to: the order of checks, the one vote a person has, the first outcome.
+
+Order (DESIGN §5.5, conformance C15), first match answers:
+reviewer and word → the request exists → its row verifies → the same decision again → the quoted hash is the request's
+(else stale) → the decision's id is new → this person may decide → not decided yet (else conflict, closed or expired)
+→ the run still wants it → in time → this person has not voted. Stale comes before conflict: whoever looked at other
+bytes learns that first.
+"""
+
+from __future__ import annotations
+
+from placet.errors import Code, TerminalError
+from placet.facts import Facts
+from placet.instants import Instant
+from placet.machine import Effect, Record, Transition
+from placet.messages import RUN, DecideApproval, OutcomeWord
+from placet.requests import ApprovalRequest, verify_request
+from placet.rows import VoteRow
+from placet.statuses import RUN_TERMINAL
+from placet.values import PrincipalKind
+from placet_approval.answers import Asked, answered, asked_to_decide, refused, unanswered, unknown
+from placet_approval.state import ApprovalState, Vote, settled
+
+WORDS = ("approve", "reject")
+OUTCOME_WORDS = ("executed", "not_executed")
+"""The words for the question whether an operation happened."""
+
+
+def decide(
+    state: ApprovalState | None, message: DecideApproval, facts: Facts, now_ms: Instant
+) -> Transition[ApprovalState]:
+    """Answer one decision; the state is None for an unknown request and for another tenant's."""
+    words = _words_for(state)
+    if not message.reviewer.id.strip():
+        return unanswered(message, "invalid", Code.APPROVAL_VALIDATION_ERROR, "the reviewer has no id")
+    if message.decision not in words:
+        told = f"{message.decision!r} is no decision here: say {' or '.join(words)}"
+        return unanswered(message, "invalid", Code.APPROVAL_VALIDATION_ERROR, told)
+    if state is None:
+        return unknown(message)
+    asked = asked_to_decide(message)
+    request = facts.request(state.run_id, state.request_id)
+    fault = _fault_of_row(state, request)
+    if request is None or fault:
+        return refused(state, asked, "refused", now_ms, Code.APPROVAL_INTEGRITY_ERROR, fault)
+    first = facts.decision_attempt(state.run_id, state.request_id, asked.decision_id)
+    if first is not None and first.content_digest == asked.content_digest:
+        return answered(state, asked, "duplicate", now_ms, stored_text=first.receipt_text)
+    if message.request_hash != request.request_hash:
+        told = "the hash is not that of the request: look at it again and decide on what it says"
+        return refused(state, asked, "stale", now_ms, Code.APPROVAL_STALE_DECISION, told)
+    if first is not None:
+        told = "this decision id was used for another decision: a new decision needs a new id"
+        return refused(state, asked, "conflict", now_ms, Code.APPROVAL_CONFLICT, told)
+    return (
+        _allowed(state, message, asked, request, now_ms)
+        or _too_late(state, asked, facts, now_ms)
+        or _vote(state, message, asked, request, now_ms)
+    )
+
+
+def _words_for(state: ApprovalState | None) -> tuple[str, ...]:
+    if state is None:
+        return WORDS + OUTCOME_WORDS
+    return OUTCOME_WORDS if state.scope == "operation_outcome" else WORDS
+
+
+def _fault_of_row(state: ApprovalState, request: ApprovalRequest | None) -> str:
+    """Why the stored question is not to be believed; empty where it is."""
+    if request is None:
+        return f"the row of request {state.request_id} is missing or cannot be read"
+    if (request.tenant, request.run_id, request.request_id) != (state.tenant, state.run_id, state.request_id):
+        return f"the row stored under {state.request_id} is of another request"
+    try:
+        verify_request(request)
+    except TerminalError as error:
+        return error.message
+    return "" if request.request_hash == state.request_hash else "the row's hash is not the one that was opened"
+
+
+def _allowed(
+    state: ApprovalState, message: DecideApproval, asked: Asked, request: ApprovalRequest, now_ms: Instant
+) -> Transition[ApprovalState] | None:
+    """The refusal of somebody who may not decide this: by person, over who set it going; never a machine."""
+    if message.reviewer.kind is not PrincipalKind.HUMAN:
+        told = f"a {message.reviewer.kind.value} cannot decide, only a person can"
+    elif request.initiator and asked.person_id == request.initiator.strip():
+        told = "whoever started the run cannot decide its requests: ask somebody else"
+    else:
+        return None
+    return refused(state, asked, "not_allowed", now_ms, Code.APPROVER_NOT_ALLOWED, told)
+
+
+def _too_late(state: ApprovalState, asked: Asked, facts: Facts, now_ms: Instant) -> Transition[ApprovalState] | None:
+    """The refusal where the question has ended, or ends now because nobody has noticed yet that its time is over."""
+    if state.status == "revoked":
+        told = "the approval was taken back: a new request is needed"
+        return refused(state, asked, "closed", now_ms, Code.APPROVAL_REVOKED, told)
+    if state.outcome in ("cancelled", "superseded"):
+        return refused(state, asked, "closed", now_ms, Code.APPROVAL_CLOSED, f"the request was {state.outcome}")
+    if state.outcome == "expired":
+        return refused(state, asked, "expired", now_ms, Code.APPROVAL_EXPIRED, "the request's time is over")
+    if state.outcome is not None:
+        told = f"already {state.outcome} by {state.decided_by}"
+        return refused(state, asked, "conflict", now_ms, Code.APPROVAL_CONFLICT, told)
+    status = facts.status(state.run_id, RUN, "")
+    if status in RUN_TERMINAL:
+        after, row, told_asker = settled(state, "cancelled", now_ms, reason=f"the run is {status}")
+        told = f"the run is {status}: nothing waits for this decision"
+        return refused(after, asked, "closed", now_ms, Code.APPROVAL_CLOSED, told, row, told_asker)
+    if state.is_expired(now_ms):
+        after, row, told_asker = settled(state, "expired", now_ms)
+        told = "the request's time is over"
+        return refused(after, asked, "expired", now_ms, Code.APPROVAL_EXPIRED, told, row, told_asker)
+    mine = next((vote for vote in state.votes if vote.person_id == asked.person_id), None)
+    if mine is not None:
+        told = f"{asked.person_id} has already voted: {mine.decision}"
+        return refused(state, asked, "conflict", now_ms, Code.APPROVAL_CONFLICT, told)
+    return None
+
+
+def _vote(
+    state: ApprovalState, message: DecideApproval, asked: Asked, request: ApprovalRequest, now_ms: Instant
+) -> Transition[ApprovalState]:
+    """The vote, and the outcome where it is the deciding one."""
+    vote = VoteRow(
+        tenant=state.tenant,
+        run_id=state.run_id,
+        request_id=state.request_id,
+        person_id=asked.person_id,
+        decision_id=asked.decision_id,
+        decision=message.decision,
+        request_hash=asked.request_hash,
+        reason=message.reason,
+        shown_digest=message.shown_digest,
+        evidence_text=None,
+        voted_at_ms=now_ms,
+    )
+    votes = (*state.votes, Vote(person_id=asked.person_id, decision=message.decision))
+    after = state.model_copy(update={"votes": votes})
+    effects: list[Effect] = [Record(vote)]
+    decided = _decided(votes, request.quorum)
+    if decided is not None:
+        outcome, persons = decided
+        after, row, told = settled(
+            after,
+            outcome,
+            now_ms,
+            persons=persons,
+            decision_id=asked.decision_id,
+            reason=message.reason,
+            use_by_ms=request.use_by_ms,
+        )
+        effects += [row, told]
+    return answered(after, asked, "accepted", now_ms, *effects, before_ms=state.expires_at_ms)
+
+
+def _decided(votes: tuple[Vote, ...], quorum: int) -> tuple[OutcomeWord, tuple[str, ...]] | None:
+    """The outcome of the votes and whose votes made it: any reject rejects, everything else needs the quorum."""
+    word = votes[-1].decision
+    if word == "reject":
+        return "rejected", (votes[-1].person_id,)
+    persons = tuple(vote.person_id for vote in votes if vote.decision == word)
+    if len(persons) < quorum:
+        return None
+    outcome: dict[str, OutcomeWord] = {
+        "approve": "approved",
+        "executed": "executed",
+        "not_executed": "not_executed",
+    }
+    return outcome[word], persons

@@ -1,0 +1,270 @@
+"""Decides what a person is asked on behalf of a run, and whether an answer still fits what the run would do now.
+
+The reviewed content is made from the state alone. So it can be made again when the answer comes, and a plan, a round,
+a task or a call that is no longer the reviewed one is not let through (D08-D12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, ParamSpec
+
+from pydantic import ValidationError
+
+from placet import limits
+from placet.calls import ToolSpec
+from placet.contents import (
+    CallSnapshot,
+    Content,
+    PlanContent,
+    TaskDispatchContent,
+    TaskRoundContent,
+    TaskSnapshot,
+    ToolCallContent,
+    boundary_of,
+)
+from placet.errors import Code, ContractError
+from placet.gates import Judgement, PlanSubject, RoundSubject, TaskSubject
+from placet.instants import Instant, later, rfc3339
+from placet.messages import RUN, RequestApproval, invalid
+from placet.requests import ApprovalRequest, create_request, request_hash
+from placet.strict_json import parse
+from placet.values import PrincipalKind
+from placet_dispatcher.draft import Draft
+from placet_dispatcher.states import Call, PendingRequest, RunState, Task
+from placet_dispatcher.words import cut
+
+RESULTS_BYTES_MAX = limits.CONTENT_BYTES_MAX // 4
+"""What the results of a round's completed tasks may take of the content that a person reads."""
+NAMED_MAX = 8
+"""Tasks named in the short form of a question."""
+
+
+P = ParamSpec("P")
+
+
+# ── content, from the state alone ──────────────────────────────────────────────────────
+
+
+def _content(make: Callable[P, Content]) -> Callable[P, Content]:
+    """Content that cannot be asked about raises ContractError APPROVAL_VALIDATION_ERROR, as `create_request` does."""
+
+    @wraps(make)
+    def made(*args: P.args, **kwargs: P.kwargs) -> Content:
+        try:
+            return make(*args, **kwargs)
+        except ValidationError as error:
+            raise invalid(error, Code.APPROVAL_VALIDATION_ERROR) from error
+
+    return made
+
+
+def _snapshot(state: RunState, task: Task, result_bytes_max: int | None = None) -> TaskSnapshot:
+    planned_at = rfc3339(Instant(state.planned_at_ms or state.submitted_at_ms))
+    return TaskSnapshot(
+        id=task.id,
+        title=task.title,
+        description=task.description,
+        status=task.status,
+        created_at=planned_at,
+        updated_at=planned_at if task.ended_at_ms is None else rfc3339(Instant(task.ended_at_ms)),
+        assignee=task.assignee,
+        depends_on=task.depends_on,
+        priority=task.priority,
+        result=None if result_bytes_max is None or task.output is None else cut(task.output, result_bytes_max),
+        call=None if task.call is None else CallSnapshot(tool_name=task.call.tool, input=task.call.input),
+    )
+
+
+@_content
+def plan_content(state: RunState, tasks: Iterable[Task]) -> Content:
+    """The whole plan, and whether it is to be executed or only given out."""
+    return PlanContent(
+        tasks=tuple(_snapshot(state, task) for task in tasks),
+        continuation="plan_only" if state.mode == "plan_only" else "execute",
+    )
+
+
+@_content
+def round_content(state: RunState, completed: list[Task], upcoming: list[Task]) -> Content:
+    """What the round just ended brought, and what comes next."""
+    share = min(limits.RESULT_BYTES_MAX, RESULTS_BYTES_MAX // max(len(completed), 1))
+    return TaskRoundContent(
+        completed_tasks=tuple(_snapshot(state, task, share) for task in completed),
+        next_tasks=tuple(_snapshot(state, task) for task in upcoming),
+    )
+
+
+@_content
+def dispatch_content(state: RunState, task: Task) -> Content:
+    """One task about to start."""
+    return TaskDispatchContent(task=_snapshot(state, task))
+
+
+@_content
+def call_content(task_id: str, call: Call, *, consequential: bool, input_text: str) -> Content:
+    """One tool call about to be made."""
+    return ToolCallContent(
+        tool_name=call.tool,
+        raw_input=_object(call.raw_input_text),
+        input=_object(input_text),
+        agent_name=call.agent,
+        task_id=task_id,
+        tool_call_id=call.tool_call_id,
+        consequential=consequential,
+    )
+
+
+def _object(text: str) -> dict[str, Any]:
+    value = parse(text, long_integers_are_doubles=True)
+    if not isinstance(value, dict):
+        raise ContractError(Code.TOOL_INPUT_INVALID, "the input is not an object")
+    return value
+
+
+def round_tasks(draft: Draft) -> tuple[list[Task], list[Task]]:
+    """The tasks that succeeded in the round just ended, and those of the next, in plan order."""
+    completed = [draft.tasks[position] for position in sorted(draft.state.round_done)]
+    return completed, [draft.tasks[position] for position in sorted(draft.ready)]
+
+
+def content_now(draft: Draft, request: PendingRequest) -> Content | None:
+    """What the run would ask today in place of `request`; None where it would ask nothing of the kind.
+
+    Raises ContractError for a state that cannot be asked about at all.
+    """
+    if request.scope == "plan":
+        return plan_content(draft.state, draft.tasks) if draft.state.phase == "deciding" else None
+    if request.scope == "task_round":
+        return round_content(draft.state, *round_tasks(draft))
+    if request.position is None or not 0 <= request.position < len(draft.tasks):
+        return None
+    task = draft.tasks[request.position]
+    if request.scope == "task_dispatch":
+        return dispatch_content(draft.state, task) if request.position in draft.ready else None
+    found = draft.call_of(request.operation_id or "")
+    if found is None or found[0] != request.position:
+        return None
+    call = task.calls[found[1]]
+    return call_content(task.id, call, consequential=call.consequential, input_text=call.input_text)
+
+
+def is_still_asked(draft: Draft, request: PendingRequest) -> bool:
+    """Whether the run, as it is now, would put exactly this question: boundary and hash, letter by letter."""
+    try:
+        content = content_now(draft, request)
+        if content is None or boundary_of(content) != request.boundary:
+            return False
+        return request_hash(request.scope, request.boundary, content) == request.request_hash
+    except ContractError:
+        return False
+
+
+# ── asking ─────────────────────────────────────────────────────────────────────────────
+
+
+def ask(
+    draft: Draft,
+    content: Content,
+    judgement: Judgement,
+    what: str,
+    *,
+    position: int | None = None,
+    operation_id: str = "",
+    tool: ToolSpec | None = None,
+) -> ApprovalRequest:
+    """Put a question to people, durably. Raises ContractError where it cannot be put, e.g. too large to be read."""
+    state, now_ms = draft.state, draft.now_ms
+    expires_at = None if judgement.expires_after_ms is None else later(now_ms, judgement.expires_after_ms)
+    use_by = None if judgement.use_within_ms is None else later(expires_at or now_ms, judgement.use_within_ms)
+    request = create_request(
+        tenant=state.tenant,
+        run_id=state.run_id,
+        scope=content.kind,
+        boundary=boundary_of(content),
+        content=content,
+        requested_at_ms=now_ms,
+        reason=judgement.reason,
+        initiator=state.initiator.id if state.initiator.kind is PrincipalKind.HUMAN else "",
+        operation_id=operation_id,
+        tool_version=tool.version if tool else "",
+        tool_schema_digest=tool.schema_digest if tool else "",
+        policy_version=judgement.policy_version,
+        app_version=draft.facts.app_version,
+        expires_at_ms=expires_at,
+        use_by_ms=use_by,
+        quorum=judgement.quorum,
+        asker_machine=RUN,
+    )
+    draft.requests.append(
+        PendingRequest(
+            scope=request.scope,
+            boundary=request.boundary,
+            request_id=request.request_id,
+            request_hash=request.request_hash,
+            what=what,
+            position=position,
+            operation_id=operation_id or None,
+            asked_at_ms=now_ms,
+        )
+    )
+    draft.send(
+        RequestApproval(tenant=state.tenant, run_id=state.run_id, request_id=request.request_id, request=request)
+    )
+    draft.audit(
+        "approval.requested",
+        request.request_id,
+        scope=request.scope,
+        boundary=request.boundary,
+        request_hash=request.request_hash,
+        operation_id=operation_id or None,
+        rule=judgement.rule,
+        policy_version=judgement.policy_version,
+    )
+    return request
+
+
+# ── what gates look at ─────────────────────────────────────────────────────────────────
+
+
+def task_subject(task: Task) -> TaskSubject:
+    """A task as gates see it."""
+    return TaskSubject(
+        id=task.id,
+        title=task.title,
+        description=task.description,
+        assignee=task.assignee,
+        depends_on=task.depends_on,
+    )
+
+
+def plan_subject(draft: Draft) -> PlanSubject:
+    """The plan as gates see it."""
+    state = draft.state
+    return PlanSubject(
+        run_id=state.run_id,
+        team=state.team,
+        goal=state.goal,
+        tasks=tuple(task_subject(task) for task in draft.tasks),
+        continuation="plan_only" if state.mode == "plan_only" else "execute",
+        initiator=state.initiator.id,
+    )
+
+
+def round_subject(draft: Draft, completed: list[Task], upcoming: list[Task]) -> RoundSubject:
+    """A round as gates see it."""
+    return RoundSubject(
+        run_id=draft.state.run_id,
+        team=draft.state.team,
+        completed=tuple(task_subject(task) for task in completed),
+        next=tuple(task_subject(task) for task in upcoming),
+        initiator=draft.state.initiator.id,
+    )
+
+
+def named(tasks: Iterable[Task]) -> str:
+    """The tasks' ids in a few words."""
+    ids = [task.id for task in tasks]
+    more = len(ids) - NAMED_MAX
+    return ", ".join(ids if more <= 0 else [*ids[:NAMED_MAX], f"{more} more"])

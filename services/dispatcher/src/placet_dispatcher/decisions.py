@@ -1,0 +1,184 @@
+"""Decides what a person's decision sets free: believed only from rows, acted upon only when nothing is undecided.
+
+A message says that something was decided. What was decided, and about what, is read: the outcome, the frozen request,
+a revocation. The request must verify, and it must be what the run would ask today (DESIGN §8).
+"""
+
+from __future__ import annotations
+
+from placet.canonical import canonical_text
+from placet.contents import boundary_of
+from placet.errors import Code, ContractError, ErrorClass, Failure, PlacetError
+from placet.messages import ApprovalDecided, ExecuteOperation
+from placet.requests import ApprovalRequest, request_hash, verify_request
+from placet.rows import OutcomeRow
+from placet_dispatcher.asking import call_content, is_still_asked
+from placet_dispatcher.draft import Draft
+from placet_dispatcher.graph import in_order
+from placet_dispatcher.planning import begin
+from placet_dispatcher.proposals import digest_of_call, read_input
+from placet_dispatcher.states import Call, Ending, PendingRequest
+from placet_dispatcher.words import refusal
+
+_OUTCOMES = frozenset({"approved", "rejected", "expired", "cancelled", "superseded"})
+_ENDINGS = {
+    "rejected": ("rejected", Code.APPROVAL_REJECTED, "was rejected"),
+    "expired": ("expired", Code.APPROVAL_EXPIRED, "was not decided in time"),
+    "revoked": ("rejected", Code.APPROVAL_REVOKED, "was approved, and the approval taken back"),
+    "cancelled": ("cancelled", Code.APPROVAL_CLOSED, "was closed"),
+    "superseded": ("cancelled", Code.APPROVAL_CLOSED, "was superseded"),
+}
+_CALL_CODES = {word: code for word, (_, code, _) in _ENDINGS.items()}
+_SCOPES = {"plan": "the plan", "task_round": "the next round", "task_dispatch": "the task"}
+
+
+# ── believing ──────────────────────────────────────────────────────────────────────────
+
+
+def decide(draft: Draft, message: ApprovalDecided) -> str | None:
+    """Take in the outcome of a question; the reason to absorb the message, where nothing follows from it."""
+    run_id = draft.state.run_id
+    at = next((i for i, own in enumerate(draft.requests) if own.is_own and own.request_id == message.request_id), None)
+    if at is None:
+        return "not a question of this run, or acted upon already"
+    pending = draft.requests[at]
+    outcome = draft.facts.outcome(run_id, pending.request_id)
+    if outcome is None or outcome.tenant != draft.state.tenant:
+        return "no such outcome"
+    revocation = draft.facts.revocation(run_id, pending.request_id)
+    decision = "revoked" if revocation is not None and outcome.outcome == "approved" else outcome.outcome
+    if pending.decision == decision:
+        return "decided already"
+    fault = _fault(draft, pending, outcome, draft.facts.request(run_id, pending.request_id))
+    if fault is not None:
+        draft.end_now("failed", fault, request_id=pending.request_id)
+        return None
+    draft.audit(
+        "approval.decided",
+        pending.request_id,
+        outcome=decision,
+        request_hash=pending.request_hash,
+        decided_by=outcome.decided_by,
+        decision_id=outcome.decision_id,
+    )
+    reason = revocation.reason if revocation is not None else outcome.reason
+    decided = pending.model_copy(update={"decision": decision, "reason": reason, "decided_by": outcome.decided_by})
+    draft.requests[at] = decided
+    if decision != "approved" and pending.scope != "tool_call":
+        draft.end_soon(_ending(decided, decision))
+    return None
+
+
+def _fault(
+    draft: Draft, pending: PendingRequest, outcome: OutcomeRow, request: ApprovalRequest | None
+) -> Failure | None:
+    """Why the decision is not to be acted upon: rows that contradict, or a run that has moved on from what was shown."""
+    if request is None:
+        return _integrity(f"{pending.request_id} has an outcome and no request")
+    try:
+        verify_request(request)
+    except PlacetError as error:
+        return _integrity(error.message)
+    if (request.tenant, request.run_id) != (draft.state.tenant, draft.state.run_id):
+        return _integrity(f"{pending.request_id} was asked for another run")
+    if outcome.outcome not in _OUTCOMES or outcome.request_hash != request.request_hash:
+        return _integrity(f"the outcome of {pending.request_id} does not belong to its request")
+    if request.request_hash != pending.request_hash or not is_still_asked(draft, pending):
+        return _stale(f"what {pending.request_id} asked is not what the run would do now")
+    return None
+
+
+def _integrity(message: str) -> Failure:
+    return Failure(code=Code.APPROVAL_INTEGRITY_ERROR, message=message, error_class=ErrorClass.APPROVAL)
+
+
+def _stale(message: str) -> Failure:
+    return Failure(code=Code.APPROVAL_STALE_DECISION, message=message, error_class=ErrorClass.APPROVAL)
+
+
+def _ending(request: PendingRequest, decision: str) -> Ending:
+    status, code, told = _ENDINGS[decision]
+    message = f"{_SCOPES[request.scope]} {told}"
+    if request.decided_by and decision == "rejected":
+        message += f" by {request.decided_by}"
+    if request.reason:
+        message += f": {request.reason}"
+    error_class = ErrorClass.DENIED if status == "rejected" else ErrorClass.APPROVAL
+    details = {"request_id": request.request_id, "boundary": request.boundary}
+    return Ending(status=status, failure=Failure(code=code, message=message, error_class=error_class, details=details))
+
+
+# ── acting ─────────────────────────────────────────────────────────────────────────────
+
+
+def release(draft: Draft) -> None:
+    """Act upon every decision at once, as soon as none is missing (D04)."""
+    if not draft.requests or draft.is_undecided:
+        return
+    stale = next((request for request in draft.requests if not _is_safe(draft, request)), None)
+    if stale is not None:  # before any of them acts: nothing runs
+        failure = _stale(f"what {stale.request_id} approved is not what would run today")
+        draft.end_now("failed", failure, request_id=stale.request_id)
+        return
+    decided, draft.requests = draft.requests, []
+    draft.change(attempt=draft.state.attempt + 1)
+    for request in decided:
+        if request.scope == "plan":
+            begin(draft)
+        elif request.scope == "task_round":
+            draft.cleared += in_order(draft.tasks, draft.ready)
+            draft.ready.clear()
+            draft.change(round_done=())
+        elif request.scope == "task_dispatch" and request.position is not None:
+            draft.ready.remove(request.position)
+            draft.cleared.append(request.position)
+        else:
+            _release_call(draft, request)
+
+
+def _is_safe(draft: Draft, request: PendingRequest) -> bool:
+    """Whether an approved call is still what was shown, by today's grants, tools and schemas (D13-D15)."""
+    if request.scope != "tool_call" or request.decision != "approved":
+        return True
+    found = draft.call_of(request.operation_id or "")
+    if found is None:
+        return False
+    task = draft.tasks[found[0]]
+    call = task.calls[found[1]]
+    team, tool = draft.team(), draft.tool(call.tool)
+    if tool is None or team is None or team.agent_with(call.tool, call.agent) is None:
+        return False
+    try:
+        validated = draft.facts.validate_input(call.tool, read_input(call.raw_input_text))
+        if isinstance(validated, Failure):
+            return False
+        input_text = canonical_text(validated)
+        content = call_content(task.id, call, consequential=tool.consequential, input_text=input_text)
+        return request_hash("tool_call", boundary_of(content), content) == request.request_hash
+    except ContractError:
+        return False
+
+
+def _release_call(draft: Draft, request: PendingRequest) -> None:
+    found = draft.call_of(request.operation_id or "")
+    if found is None:
+        return
+    position, at = found
+    call: Call = draft.tasks[position].calls[at]
+    if request.decision == "approved":
+        draft.send(
+            ExecuteOperation(
+                tenant=draft.state.tenant,
+                run_id=draft.state.run_id,
+                operation_id=call.operation_id,
+                request_id=request.request_id,
+            )
+        )
+        draft.change_call(position, at, status="running", raw_input_text="", input_text="", agent="")
+        return
+    decision = request.decision or ""
+    if decision == "rejected":
+        draft.change(refused_calls=(*draft.state.refused_calls, digest_of_call(call)))
+    text = refusal(decision, request.reason)
+    failure = Failure(code=_CALL_CODES[decision], message=text, error_class=ErrorClass.APPROVAL)
+    draft.answer_call(position, at, ok=False, text=text, failure=failure)

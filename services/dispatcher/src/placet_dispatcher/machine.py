@@ -1,0 +1,296 @@
+"""Decides what every message does to a run: the transition table of the dispatcher and of the resume consumer.
+
+The rules themselves are in the modules beside this one, all of them pure: `planning` (the plan and its gate),
+`schedule` (what happens next), `proposals` (tool calls), `decisions` (what a person's word sets free), `asking` (what
+people are asked), on the state of `states` by way of a `draft`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from placet.errors import Code, ContractError, ErrorClass, Failure
+from placet.facts import Facts
+from placet.instants import Instant, later
+from placet.machine import Receipt, Reply, Transition, absorb, refuse
+from placet.messages import (
+    ANSWER_THREAD,
+    OPERATION,
+    PLAN_THREAD,
+    RUN,
+    ApprovalDecided,
+    CancelRun,
+    Message,
+    OperationDone,
+    OperationDoubtful,
+    PlanProposed,
+    RunTimedOut,
+    SubmitRun,
+    TurnFailed,
+    TurnTaken,
+)
+from placet.rows import STATE, FactKey
+from placet_dispatcher.decisions import decide
+from placet_dispatcher.draft import Draft
+from placet_dispatcher.graph import fail, succeed
+from placet_dispatcher.planning import adopt, checked
+from placet_dispatcher.proposals import propose
+from placet_dispatcher.schedule import BUDGET, advance, give_up
+from placet_dispatcher.states import TERMINAL, PendingRequest, RunState
+from placet_dispatcher.submission import opened, submission_digest
+from placet_dispatcher.words import told
+
+__all__ = ["TERMINAL", "RunMachine", "RunState"]
+
+
+class RunMachine:
+    """The rules of a run. Holds nothing: what it answers depends on state, message, facts and now alone."""
+
+    name = RUN
+    state_type = RunState
+    messages: frozenset[type[Message]] = frozenset(
+        {
+            SubmitRun,
+            PlanProposed,
+            TurnTaken,
+            TurnFailed,
+            OperationDone,
+            OperationDoubtful,
+            ApprovalDecided,
+            CancelRun,
+            RunTimedOut,
+        }
+    )
+
+    def reads(self, message: Message) -> Sequence[FactKey]:
+        """Decisions are believed from their rows, the end of an operation from the status of its record."""
+        run_id = message.run_id
+        if isinstance(message, ApprovalDecided):
+            tables = ("approval_request", "approval_outcome", "approval_revocation")
+            return [FactKey(table, run_id, message.request_id) for table in tables]
+        if isinstance(message, OperationDone | OperationDoubtful):
+            return [FactKey(STATE, run_id, OPERATION, message.operation_id)]
+        return ()
+
+    def transition(
+        self, state: RunState | None, message: Message, facts: Facts, now_ms: Instant
+    ) -> Transition[RunState]:
+        """What the message does."""
+        if type(message) not in self.messages:
+            return refuse(Code.MESSAGE_UNEXPECTED, f"a run takes no {type(message).__name__}", run_id=message.run_id)
+        if isinstance(message, SubmitRun) and (state is None or state.tenant == message.tenant):
+            return _submit(state, message, facts, now_ms)
+        if state is None or state.tenant != message.tenant:  # told apart by nobody
+            return _refused("not_found", Code.RUN_NOT_FOUND, f"there is no run {message.run_id}", message.run_id)
+        if state.is_over:
+            return _late(state, message)
+        draft = Draft(state, facts, now_ms)
+        if isinstance(message, CancelRun):
+            return _cancel(draft, message)
+        reason = _apply(draft, message)
+        if reason is not None:
+            return absorb(reason)
+        advance(draft)
+        return draft.moved()
+
+
+def _refused(answer: str, code: Code, text: str, run_id: str) -> Transition[Any]:
+    failure = Failure(code=code, message=text, error_class=ErrorClass.INVALID)
+    reply = Reply(Receipt(answer=answer, run_id=run_id, failure=failure))
+    return Transition("refused", None, (reply,), failure=failure)
+
+
+# ── commands from outside ──────────────────────────────────────────────────────────────
+
+
+def _submit(state: RunState | None, message: SubmitRun, facts: Facts, now_ms: Instant) -> Transition[RunState]:
+    run_id = message.run_id
+    try:
+        content_digest = submission_digest(message)
+    except ContractError as error:
+        return refuse(error.code, error.message, run_id=run_id, pointer=error.pointer, **error.details)
+    if state is not None:
+        if state.content_digest != content_digest:
+            text = f"the run {run_id} exists already, with other content: choose another id"
+            return _refused("conflict", Code.RUN_EXISTS, text, run_id)
+        return absorb("submitted already", Reply(Receipt(answer="duplicate", run_id=run_id, status=state.status)))
+    try:
+        draft = opened(message, content_digest, facts, now_ms)
+        team = draft.team()
+        if message.tasks and team is not None:
+            adopt(draft, checked(message.tasks, team, draft.tool))
+    except ContractError as error:
+        return refuse(error.code, error.message, run_id=run_id, pointer=error.pointer, **error.details)
+    advance(draft)
+    if message.timeout_ms is not None and not draft.state.is_over:
+        draft.send(RunTimedOut(tenant=message.tenant, run_id=run_id), later(now_ms, message.timeout_ms))
+    return draft.moved(_accepted(draft))
+
+
+def _accepted(draft: Draft) -> Reply:
+    state = draft.state
+    return Reply(
+        Receipt(answer="accepted", run_id=state.run_id, status=state.status, recorded_at_ms=draft.now_ms)
+    )
+
+
+def _cancel(draft: Draft, message: CancelRun) -> Transition[RunState]:
+    who = message.by.id
+    text = f"cancelled by {who}" + (f": {message.reason}" if message.reason else "")
+    failure = Failure(code=Code.CANCELLED, message=text, error_class=ErrorClass.CANCELLED)
+    draft.end_now("cancelled", failure, by=who)
+    return draft.moved(_accepted(draft))
+
+
+def _late(state: RunState, message: Message) -> Transition[RunState]:
+    """The run has ended: nothing changes it any more."""
+    if not isinstance(message, CancelRun):
+        return absorb(f"the run is {state.status}")
+    failure = Failure(
+        code=Code.RUN_TERMINAL,
+        message=f"the run {state.run_id} has ended: it is {state.status}",
+        error_class=ErrorClass.INVALID,
+    )
+    receipt = Receipt(answer="closed", run_id=state.run_id, status=state.status, failure=failure)
+    return absorb(f"the run is {state.status}", Reply(receipt))
+
+
+# ── news from the other machines ───────────────────────────────────────────────────────
+
+
+def _apply(draft: Draft, message: Message) -> str | None:
+    """Enter a message into the draft; the reason to absorb it, where it changes nothing."""
+    match message:
+        case PlanProposed():
+            return _plan_proposed(draft, message)
+        case TurnTaken():
+            return _turn_taken(draft, message)
+        case TurnFailed():
+            return _turn_failed(draft, message)
+        case OperationDone():
+            return _operation_done(draft, message)
+        case OperationDoubtful():
+            return _operation_doubtful(draft, message)
+        case ApprovalDecided():
+            return decide(draft, message)
+        case _:  # RunTimedOut
+            return _timed_out(draft)
+
+
+def _plan_proposed(draft: Draft, message: PlanProposed) -> str | None:
+    if draft.state.phase != "planning" or message.thread_id != PLAN_THREAD or message.turn != 1:
+        return "the run waits for no plan"
+    draft.change(phase="deciding", usage=draft.state.usage.plus(message.usage))
+    if draft.is_over_budget:
+        draft.end_now(BUDGET.status, BUDGET.failure)
+        return None
+    team = draft.team()
+    if team is None:
+        failure = Failure(code=Code.SUBMISSION_INVALID, message=f"the team {draft.state.team!r} is gone")
+        draft.end_now("failed", failure)
+        return None
+    try:  # checked by the planner too; but what a message says is not believed
+        adopt(draft, checked(message.tasks, team, draft.tool))
+    except ContractError as error:
+        draft.end_now("failed", error.failure())
+    return None
+
+
+def _turn_taken(draft: Draft, message: TurnTaken) -> str | None:
+    if message.thread_id == ANSWER_THREAD and draft.state.phase == "answering" and message.turn == 1:
+        draft.change(phase="working", usage=draft.state.usage.plus(message.usage), answer=message.text or "")
+        draft.end_now("succeeded", None)
+        return None
+    position = _awaited(draft, message)
+    if position is None:
+        return "the run waits for no such turn"
+    draft.change(usage=draft.state.usage.plus(message.usage))
+    draft.change_task(position, thinking=False)
+    if not message.calls:
+        succeed(draft, position, message.text or "")
+        return None
+    if draft.is_over_budget:  # no model would read the results
+        draft.end_soon(BUDGET)
+    if draft.state.ending is not None and not draft.state.ending.more_turns:
+        give_up(draft, position)
+    else:
+        propose(draft, position, message.calls)
+    return None
+
+
+def _turn_failed(draft: Draft, message: TurnFailed) -> str | None:
+    phase = draft.state.phase
+    thread = {"planning": PLAN_THREAD, "answering": ANSWER_THREAD}.get(phase)
+    if message.thread_id == thread and message.turn == 1:
+        draft.change(phase="working")
+        draft.end_now("failed", message.failure)
+        return None
+    position = _awaited(draft, message)
+    if position is None:
+        return "the run waits for no such turn"
+    fail(draft, position, message.failure)
+    return None
+
+
+def _awaited(draft: Draft, message: TurnTaken | TurnFailed) -> int | None:
+    """Position of the task whose model is at exactly this turn."""
+    position = draft.active_task(message.thread_id)
+    if position is None:
+        return None
+    task = draft.tasks[position]
+    return position if task.thinking and task.turn == message.turn else None
+
+
+def _operation_done(draft: Draft, message: OperationDone) -> str | None:
+    found = draft.call_of(message.operation_id)
+    if found is None or draft.tasks[found[0]].calls[found[1]].status == "done":
+        return "no call waits for this operation"
+    if draft.facts.status(message.run_id, OPERATION, message.operation_id) != message.status:
+        return "the operation's own record says otherwise"
+    position, at = found
+    ok = message.status == "succeeded"
+    failure = None if ok else message.failure or Failure(code=Code.TOOL_FAILED, message=f"the operation {message.status}")
+    text = (message.result_text or "null") if failure is None else told(failure)
+    draft.answer_call(position, at, ok=ok, text=text, failure=failure)
+    # Where it was asked about, the question is answered or moot: nobody is to decide on what is over.
+    for request in [request for request in draft.requests if request.operation_id == message.operation_id]:
+        draft.close_request(request, "the operation has ended")
+        draft.requests.remove(request)
+    draft.audit(
+        "operation.done", message.operation_id, status=message.status, code=failure.code.value if failure else None
+    )
+    return None
+
+
+def _operation_doubtful(draft: Draft, message: OperationDoubtful) -> str | None:
+    found = draft.call_of(message.operation_id)
+    if found is None or draft.tasks[found[0]].calls[found[1]].status != "running":
+        return "no call is under way for this operation"
+    if draft.facts.status(message.run_id, OPERATION, message.operation_id) != "needs_operator":
+        return "the operation's own record says otherwise"
+    position, at = found
+    call = draft.change_call(position, at, status="doubtful", request_id=message.request_id)
+    draft.requests.append(
+        PendingRequest(
+            scope="operation_outcome",
+            boundary=f"outcome:{message.operation_id}",
+            request_id=message.request_id,
+            request_hash="",
+            what=f"did {call.tool} happen for task {draft.tasks[position].id}?",
+            position=position,
+            operation_id=message.operation_id,
+            asked_at_ms=draft.now_ms,
+        )
+    )
+    draft.audit("operation.doubtful", message.operation_id, request_id=message.request_id)
+    return None
+
+
+def _timed_out(draft: Draft) -> str | None:
+    deadline_ms = draft.state.deadline_ms
+    if deadline_ms is None or draft.now_ms < deadline_ms:
+        return "the run's time is not over"
+    failure = Failure(code=Code.DEADLINE, message="the run's time is over", error_class=ErrorClass.TIMEOUT)
+    draft.end_now("timed_out", failure)
+    return None

@@ -1,0 +1,76 @@
+"""Decides whether a plan becomes the run's plan, and whether work on it may begin: the plan gate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from placet.calls import ToolSpec
+from placet.canonical import canonical_text, digest
+from placet.errors import Code, ContractError
+from placet.gates import Boundary
+from placet.plans import Plan, PlannedTask, TeamSpec, check_plan
+from placet_dispatcher.asking import ask, named, plan_content, plan_subject
+from placet_dispatcher.draft import Draft, gate_failure
+from placet_dispatcher.graph import first_ready, planted
+
+
+def checked(
+    tasks: Sequence[PlannedTask], team: TeamSpec, tool: Callable[[str], ToolSpec | None]
+) -> tuple[PlannedTask, ...]:
+    """The tasks as `plans.check_plan` completes them, and every direct call within reach of the team.
+
+    Raises ContractError as `check_plan` does, TOOL_UNKNOWN and TOOL_NOT_GRANTED; `pointer` names the place.
+    """
+    complete = check_plan(tasks, team)
+    for at, task in enumerate(complete):
+        if task.call is None:
+            continue
+        pointer, name = f"/tasks/{at}/call/tool", task.call.tool
+        if tool(name) is None:
+            raise ContractError(Code.TOOL_UNKNOWN, f"task {task.id!r} calls {name!r}, which is no tool", pointer=pointer)
+        if team.agent_with(name, task.assignee) is None:
+            whom = repr(task.assignee) if task.assignee else f"no agent of team {team.name!r}"
+            granted = "is not granted to" if task.assignee else "is granted to"
+            raise ContractError(
+                Code.TOOL_NOT_GRANTED, f"task {task.id!r} calls {name!r}, which {granted} {whom}", pointer=pointer
+            )
+    return complete
+
+
+def plan_text(tasks: Sequence[PlannedTask]) -> str:
+    """A plan as canonical JSON: what `plan_only` answers with, and what `frozen_plan` takes back unchanged."""
+    fields = set(PlannedTask.model_fields)
+    return canonical_text(
+        {"version": Plan.model_fields["version"].default, "tasks": [task.model_dump(mode="json", include=fields) for task in tasks]}
+    )
+
+
+def adopt(draft: Draft, planned: Sequence[PlannedTask]) -> None:
+    """Make a checked plan the run's own, and put it before its gate. Raises ContractError where it cannot be hashed."""
+    plan_digest = digest([task.model_dump(mode="json") for task in planned])
+    draft.tasks = list(planted(planned))
+    draft.change(phase="deciding", planned_at_ms=draft.now_ms)
+    draft.audit("plan.adopted", draft.state.run_id, tasks=len(planned), digest=plan_digest)
+    judgement = draft.facts.judge(Boundary.PLAN, plan_subject(draft))
+    if judgement is None or judgement.verdict == "allow":
+        begin(draft)
+    elif judgement.verdict == "suspend":
+        what = f"{'give out' if draft.state.mode == 'plan_only' else 'carry out'} a plan: {named(draft.tasks)}"
+        try:
+            ask(draft, plan_content(draft.state, draft.tasks), judgement, what)
+        except ContractError as error:
+            draft.end_now("failed", error.failure())
+    elif judgement.verdict == "deny":
+        draft.end_now("rejected", gate_failure(judgement, Code.GATE_DENIED, "this plan"))
+    else:
+        draft.end_now("failed", gate_failure(judgement, Code.GATE_FAILED, "this plan"))
+
+
+def begin(draft: Draft) -> None:
+    """The plan may go ahead: its first tasks become ready, or, with `plan_only`, it is the answer."""
+    if draft.state.mode == "plan_only":
+        draft.change(answer=plan_text(draft.tasks))
+        draft.end_now("succeeded", None)
+        return
+    draft.change(phase="working")
+    draft.ready = first_ready(draft.tasks)

@@ -1,0 +1,238 @@
+"""Decides what becomes of a tool call that was asked for: refused, put to a person, or made at once.
+
+The order is fixed: read the input strictly, ask whether the agent may use the tool, ask whether the tool exists,
+validate the input, and only then ask the gates (E20, E21). Whatever goes wrong before or in a gate gives the model an
+error result; nothing runs that nobody allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from placet import ids, limits
+from placet.calls import ToolCall, ToolSpec
+from placet.canonical import canonical_text, digest_of_text
+from placet.errors import Code, ContractError, ErrorClass, Failure
+from placet.gates import Boundary, CallSubject, Judgement
+from placet.messages import ExecuteOperation, task_thread
+from placet.plans import DirectCall
+from placet.requests import ApprovalRequest
+from placet.rows import OperationRow
+from placet.strict_json import parse
+from placet_dispatcher.asking import ask, call_content
+from placet_dispatcher.draft import WITHHELD, Draft, gate_failure
+from placet_dispatcher.states import Call
+from placet_dispatcher.words import told
+
+DIRECT_CALL_ID = "direct"
+"""The model call id of a task that is one given call."""
+
+
+_NOTHING_ASKED = {"raw_input_text": "", "input_text": "", "agent": ""}
+"""What a call no longer needs once nobody is asked about it."""
+
+
+class _Proposal(NamedTuple):
+    """A call that passed every check before the gates."""
+
+    draft: Draft
+    position: int
+    call: Call
+    tool: ToolSpec
+
+
+def propose(draft: Draft, position: int, calls: Sequence[ToolCall]) -> None:
+    """Take in the calls of one turn. A call id that stands twice is one call with one answer (E34)."""
+    turn = draft.tasks[position].turn
+    made: list[Call] = []
+    seen: set[str] = set()
+    for at, asked in enumerate(calls):
+        call = Call(
+            call_id=asked.call_id,
+            tool_call_id=ids.tool_call_id(turn, at, asked.call_id),
+            tool=asked.tool,
+            status="done",
+        )
+        names = {call.tool_call_id, f"model:{asked.call_id}"} if asked.call_id else {call.tool_call_id}
+        if seen & names:
+            continue
+        seen |= names
+        if len(made) >= limits.CALLS_PER_TURN_MAX:
+            limit = limits.CALLS_PER_TURN_MAX
+            made.append(_refused(draft, call, Code.TOOL_INPUT_INVALID, f"not made: more than {limit} calls in one turn"))
+        else:
+            made.append(_decided(draft, position, call, asked.input_text))
+    draft.change_task(position, calls=tuple(made))
+
+
+def propose_direct(draft: Draft, position: int, given: DirectCall) -> None:
+    """Take in the one call that a task consists of."""
+    propose(
+        draft,
+        position,
+        [ToolCall(call_id=DIRECT_CALL_ID, tool=given.tool, input_text=canonical_text(given.input))],
+    )
+
+
+def _decided(draft: Draft, position: int, call: Call, input_text: str) -> Call:
+    task = draft.tasks[position]
+    try:
+        raw_input = read_input(input_text)
+    except ContractError as error:
+        message = f"the input is cut or unreadable, the call was not made: {error.message}"
+        return _refused(draft, call, Code.TOOL_INPUT_INVALID, message)
+    team = draft.team()
+    agent = team.agent_with(call.tool, task.assignee) if team else None
+    if agent is None:
+        whose = f"the agent {task.assignee!r}" if task.assignee else f"any agent of {draft.state.team!r}"
+        return _refused(draft, call, Code.TOOL_NOT_GRANTED, f"the tool {call.tool!r} is not granted to {whose}")
+    tool = draft.tool(call.tool)
+    if tool is None:
+        return _refused(draft, call, Code.TOOL_UNKNOWN, f"there is no tool {call.tool!r}")
+    validated = draft.facts.validate_input(tool.name, raw_input)
+    if isinstance(validated, Failure):
+        return _answered(draft, call, validated)
+    try:
+        texts = {"raw_input_text": canonical_text(raw_input), "input_text": canonical_text(validated)}
+    except ContractError as error:
+        return _refused(draft, call, Code.TOOL_INPUT_INVALID, f"the validated input is not JSON: {error.message}")
+    operation_id = ids.operation_id(draft.state.run_id, task_thread(task.id), task.turn, call.tool_call_id)
+    known = {"agent": agent.name, "consequential": tool.consequential, "operation_id": operation_id}
+    call = call.model_copy(update={**texts, **known})
+    if digest_of_call(call) in draft.state.refused_calls:
+        message = "a reviewer refused exactly this call before; it was not made and is not asked again"
+        return _refused(draft, call, Code.APPROVAL_REJECTED, message)
+    return _judged(_Proposal(draft, position, call, tool), raw_input, validated)
+
+
+def read_input(input_text: str) -> dict[str, Any]:
+    """The input that a model wrote, strictly read. No text at all stands for no arguments.
+
+    Raises ContractError of the strict reader, or JSON_TYPE where the text is not an object.
+    """
+    if input_text == "":
+        return {}
+    value = parse(input_text)
+    if not isinstance(value, dict):
+        raise ContractError(Code.JSON_TYPE, "an object is needed")
+    return value
+
+
+def digest_of_call(call: Call) -> str:
+    """What makes two calls the same call: the tool and the validated input."""
+    return digest_of_text(f"{call.tool}\n{call.input_text}")
+
+
+def _judged(proposal: _Proposal, raw_input: dict[str, Any], validated: dict[str, Any]) -> Call:
+    draft, position, call, tool = proposal
+    state = draft.state
+    subject = CallSubject(
+        run_id=state.run_id,
+        team=state.team,
+        agent=call.agent,
+        task_id=draft.tasks[position].id,
+        tool=tool.name,
+        input=validated,
+        raw_input=raw_input,
+        consequential=tool.consequential,
+        effect=tool.effect.value,
+        initiator=state.initiator.id,
+    )
+    judgement = draft.facts.judge(Boundary.TOOL_CALL, subject) or _unjudged(draft, tool)
+    if judgement.verdict == "allow":
+        return _made(proposal, judgement)
+    if judgement.verdict == "suspend":
+        return _asked(proposal, judgement)
+    code = Code.GATE_DENIED if judgement.verdict == "deny" else Code.GATE_FAILED
+    return _answered(draft, call, gate_failure(judgement, code, "this call"))
+
+
+def _unjudged(draft: Draft, tool: ToolSpec) -> Judgement:
+    """No gate applies: what is consequential waits for a person all the same."""
+    return Judgement(
+        verdict="suspend" if tool.consequential else "allow",
+        rule="consequential" if tool.consequential else "default",
+        policy_version=draft.facts.policy_version,
+    )
+
+
+def _made(proposal: _Proposal, judgement: Judgement) -> Call:
+    draft, call = proposal.draft, proposal.call
+    _record(proposal, judgement, None)
+    draft.send(ExecuteOperation(tenant=draft.state.tenant, run_id=draft.state.run_id, operation_id=call.operation_id))
+    return call.model_copy(update={"status": "running", **_NOTHING_ASKED})
+
+
+def _asked(proposal: _Proposal, judgement: Judgement) -> Call:
+    draft, position, call, tool = proposal
+    if draft.state.ending is not None:
+        draft.change_task(position, halted=True)
+        return _answered(draft, call, WITHHELD)
+    task_id = draft.tasks[position].id
+    try:
+        content = call_content(task_id, call, consequential=tool.consequential, input_text=call.input_text)
+        what = f"{call.agent} calls {call.tool} for task {task_id}"
+        request = ask(
+            draft, content, judgement, what, position=position, operation_id=call.operation_id, tool=tool
+        )
+    except ContractError as error:
+        return _refused(draft, call, error.code, f"not made, since no person can be asked about it: {error.message}")
+    _record(proposal, judgement, request)
+    return call.model_copy(update={"status": "asking", "request_id": request.request_id})
+
+
+def _record(proposal: _Proposal, judgement: Judgement, request: ApprovalRequest | None) -> None:
+    """Write the sealed proposal: what an executor will find, whatever a message tells it."""
+    draft, position, call, tool = proposal
+    state, task = draft.state, draft.tasks[position]
+    row = OperationRow(
+        tenant=state.tenant,
+        run_id=state.run_id,
+        operation_id=call.operation_id,
+        task_id=task.id,
+        thread_id=task_thread(task.id),
+        turn=task.turn,
+        call_id=call.tool_call_id,
+        tool=tool.name,
+        tool_version=tool.version,
+        tool_schema_digest=tool.schema_digest,
+        app_version=draft.facts.app_version,
+        effect=tool.effect.value,
+        consequential=tool.consequential,
+        agent_name=call.agent,
+        raw_input_text=call.raw_input_text,
+        input_text=call.input_text,
+        request_id=request.request_id if request else None,
+        request_hash=request.request_hash if request else None,
+        authority="approval" if request else "policy",
+        rule=judgement.rule,
+        policy_version=judgement.policy_version,
+        proposed_at_ms=draft.now_ms,
+        deadline_ms=state.deadline_ms,
+    )
+    draft.record(row)
+    draft.audit(
+        "operation.proposed",
+        call.operation_id,
+        task=task.id,
+        call=call.tool_call_id,
+        tool=tool.name,
+        input=digest_of_text(call.input_text),
+        authority=row.authority,
+        rule=judgement.rule,
+        request_id=row.request_id,
+        request_hash=row.request_hash,
+    )
+
+
+def _refused(draft: Draft, call: Call, code: Code, message: str) -> Call:
+    return _answered(draft, call, Failure(code=code, message=message, error_class=ErrorClass.INVALID))
+
+
+def _answered(draft: Draft, call: Call, failure: Failure) -> Call:
+    """The call got its answer without becoming an operation."""
+    draft.audit("call.refused", call.tool_call_id, tool=call.tool, code=failure.code.value)
+    return call.model_copy(
+        update={"text": told(failure), "failure": failure, "operation_id": "", **_NOTHING_ASKED}
+    )

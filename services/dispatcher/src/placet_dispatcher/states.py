@@ -1,0 +1,154 @@
+"""Decides what a run remembers: its plan, how far each task is, whom it has asked what, and how it ended.
+
+Small on purpose: of a conversation only the calls of the current turn, of an operation only what the run itself needs.
+Tasks are told apart by their position in the plan; `dependents` and `waiting` make readiness a matter of counting
+down, so that a plan of a thousand tasks costs a thousand small steps.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from placet.errors import Failure
+from placet.machine import State
+from placet.messages import Mode
+from placet.plans import PlannedTask
+from placet.requests import Scope
+from placet.statuses import RUN_TERMINAL
+from placet.values import Principal, Usage, Value
+
+TERMINAL = RUN_TERMINAL
+"""Ends of a run. What comes later is absorbed."""
+
+Phase = Literal["planning", "deciding", "working", "answering", "ended"]
+"""The planner's model is at work; the plan is before its gate; tasks are done; the answer is written; over."""
+
+CallStatus = Literal["asking", "running", "doubtful", "done"]
+"""A person is asked whether; the operation is under way; a person is asked whether it happened; answered."""
+
+TaskStatus = Literal["pending", "running", "succeeded", "failed", "skipped"]
+
+
+class Call(Value):
+    """A tool call of the current turn, from proposal to its one answer."""
+
+    call_id: str
+    """The model's own id, so that the provider can pair call and answer."""
+    tool_call_id: str
+    """Ours (ids.tool_call_id): unique within the task over time."""
+    tool: str
+    operation_id: str = ""
+    """Empty where the call was refused before it became an operation."""
+    status: CallStatus
+    request_id: str | None = None
+    # What was asked, to be compared with what was approved; dropped with the answer.
+    agent: str = ""
+    raw_input_text: str = ""
+    input_text: str = ""
+    consequential: bool = False
+    # The answer.
+    ok: bool = False
+    text: str = ""
+    failure: Failure | None = None
+
+
+class Task(PlannedTask):
+    """A task of the plan and how far it is."""
+
+    status: TaskStatus = "pending"
+    waiting: int = 0
+    """Dependencies that have not succeeded yet."""
+    dependents: tuple[int, ...] = ()
+    """Positions of the tasks that wait for this one."""
+    turn: int = 0
+    """The last turn of its thread that was asked for; 0 for a direct call."""
+    thinking: bool = False
+    """Whether that turn is still with the model."""
+    calls: tuple[Call, ...] = ()
+    halted: bool = False
+    """A person would have to be asked, but the run is ending: the task goes no further."""
+    output: str | None = None
+    failure: Failure | None = None
+    started_at_ms: int | None = None
+    ended_at_ms: int | None = None
+
+
+class PendingRequest(Value):
+    """A question to people that holds the run up, undecided or decided and not yet acted upon."""
+
+    scope: Scope
+    boundary: str
+    request_id: str
+    request_hash: str
+    """Empty for `operation_outcome`, which the operation asks, not the run."""
+    what: str
+    """What would happen, in a few words; the exact content is the request's."""
+    position: int | None = None
+    """Of the task it is about, where it is about one."""
+    operation_id: str | None = None
+    asked_at_ms: int
+    decision: str | None = None
+    """The outcome's word; `revoked` where an approval was taken back in time."""
+    reason: str | None = None
+    decided_by: str | None = None
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the run asked it."""
+        return self.scope != "operation_outcome"
+
+
+class Ending(Value):
+    """How the run will end as soon as nothing is in flight any more."""
+
+    status: str
+    failure: Failure | None = None
+    more_turns: bool = True
+    """Whether work in flight may take further model turns to come to its end; not when the budget is spent."""
+
+
+class RunState(State):
+    """One run."""
+
+    mode: Mode
+    team: str
+    goal: str
+    initiator: Principal
+    content_digest: str
+    """Of the submission: tells a repeat from another run under the same id."""
+    submitted_at_ms: int
+    deadline_ms: int | None = None
+    planned_at_ms: int | None = None
+    ended_at_ms: int | None = None
+    # Frozen at submission, so that a redeployed application does not change the rules of a run under way.
+    planner: str
+    round_gate: bool = False
+    tokens_max: int | None = None
+
+    attempt: int = 1
+    """1, and one more for every continuation after a decision of a person."""
+    phase: Phase
+    tasks: tuple[Task, ...] = ()
+    ready: tuple[int, ...] = ()
+    """Positions of tasks that wait for admission, in the order of admission."""
+    cleared: tuple[int, ...] = ()
+    """Positions that no gate is asked about any more: an approved dispatch, the tasks of the current round."""
+    active: tuple[int, ...] = ()
+    """Positions of tasks at work, also of those that wait for a person."""
+    round_done: tuple[int, ...] = ()
+    """Positions that have succeeded since the last round began; kept only for teams with a round gate."""
+    requests: tuple[PendingRequest, ...] = ()
+    ending: Ending | None = None
+    refused_calls: tuple[str, ...] = ()
+    """Digests of calls that a reviewer rejected: the same call is not asked again as if it were a new one."""
+
+    answer: str | None = None
+    failure: Failure | None = None
+    usage: Usage = Usage()
+    audit_seq: int = 0
+    audit_last: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended."""
+        return self.status in TERMINAL

@@ -1,0 +1,81 @@
+"""Decides how the whole system runs in one process: all machines, one worker, one relay, one SQLite file."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from placet.adapters.clocks import SystemClock
+from placet.adapters.memory_queue import MemoryDoor, MemoryQueue
+from placet.adapters.models import ModelCaller
+from placet.adapters.sql.sqlite import SqliteStore
+from placet.application import App
+from placet.runtime.engine import Engine, Settlement
+from placet.runtime.invoker import TaskInvoker
+from placet.runtime.ports import Clock, Models
+from placet.runtime.process import Loops
+from placet.runtime.relay import Relay
+from placet.runtime.tools import ToolRunner
+from placet.runtime.worker import Worker
+from placet_embedded.system import machines
+
+log = logging.getLogger("placet.embedded")
+
+DATABASE = "placet.db"
+GRACE_MS = 10_000
+"""How long a stopping process waits for model calls and tools in work."""
+
+
+@dataclass
+class Embedded:
+    """The running system. `door` asks it, `store` reads from it."""
+
+    app: App
+    store: SqliteStore
+    queue: MemoryQueue
+    door: MemoryDoor
+    invoker: TaskInvoker
+    loops: Loops
+    _stopped: asyncio.Future[None] | None = None
+
+    @classmethod
+    async def start(
+        cls, app: App, data_dir: Path, *, clock: Clock | None = None, models: Models | None = None
+    ) -> Embedded:
+        """Open (or make) the database in `data_dir` and go on where the last process stopped.
+
+        Raises PlacetError: STORE_IN_USE when another process has it open, CHECKPOINT_* when it cannot be read.
+        """
+        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        store = await SqliteStore.open(data_dir / DATABASE, clock=clock or SystemClock())
+        queue = MemoryQueue()
+        door = MemoryDoor(queue)
+        invoker = TaskInvoker(models or ModelCaller(app), ToolRunner(app), store, queue.put)
+
+        def settled(settlement: Settlement) -> None:
+            if settlement.outbox_rows:
+                loops.rows_added()
+            door.hint(settlement.runs)
+
+        worker = Worker(Engine(machines(), app, store), queue, invoker, door, on_settled=settled)
+        loops = Loops(worker, Relay(store, queue))
+        loops.start()
+        log.info("embedded.started", extra={"database": str(data_dir / DATABASE), "store": store.describe()})
+        return cls(app, store, queue, door, invoker, loops)
+
+    async def stop(self, grace_ms: int = GRACE_MS) -> None:
+        """Stop in this order: intake, model calls and tools, loops, store. Stopping twice, also at once, is one stop."""
+        if self._stopped is None:
+            self._stopped = asyncio.ensure_future(self._stop(grace_ms))
+        await asyncio.shield(self._stopped)
+
+    async def _stop(self, grace_ms: int) -> None:
+        try:
+            await self.invoker.drain(grace_ms)
+            self.queue.close()
+            await self.loops.worker_ended()
+            await self.loops.stop()
+        finally:
+            await self.store.close()

@@ -1,0 +1,113 @@
+"""Decides how `placet dev` runs: the embedded system and the gateway in one process, on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import uvicorn
+
+from placet.application import App
+from placet.errors import Code, ContractError
+from placet_embedded.embedded import Embedded
+from placet_gateway import gateway
+from placet_gateway.identity import DevelopmentIdentity
+
+log = logging.getLogger("placet.embedded")
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def token_of(data_dir: Path) -> str:
+    """The bearer token of this data directory, made on first use, readable by its owner only."""
+    path = data_dir / "token"
+    with contextlib.suppress(FileExistsError):
+        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+    return path.read_text().strip()
+
+
+async def serve(
+    app: App,
+    data_dir: Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 7300,
+    tenant: str = "default",
+    on_ready: Callable[[str], None] = lambda url: None,
+) -> None:
+    """Run until SIGINT or SIGTERM, which drain; a second one ends at once. `on_ready` gets the URL.
+
+    Raises ContractError(SETTING_INVALID) for an address that is not loopback: development mode trusts whoever
+    reaches it with the token.
+    """
+    if host not in LOOPBACK:
+        raise ContractError(
+            Code.SETTING_INVALID, f"development mode listens on loopback only, not on {host}", pointer="/host"
+        )
+    embedded = await Embedded.start(app, data_dir)
+    try:
+        http = gateway(
+            embedded.door,
+            embedded.store,
+            DevelopmentIdentity(token_of(data_dir)),
+            tenant=tenant,
+            application=app,
+            health=embedded.loops.health,
+        )
+        config = uvicorn.Config(
+            http, host=host, port=port, log_config=None, lifespan="off", timeout_graceful_shutdown=2
+        )
+        server = _Server(config)
+        await _until_stopped(server, embedded, on_ready)
+    finally:
+        await embedded.stop()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn that says when it listens, and leaves signals alone: one place in the process decides about them."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self):  # type: ignore[no-untyped-def]
+        yield
+
+
+async def _until_stopped(server: uvicorn.Server, embedded: Embedded, on_ready: Callable[[str], None]) -> None:
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        if server.should_exit:
+            os._exit(130)  # the second signal: end now; everything promised is already on disk
+        server.should_exit = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    serving = asyncio.create_task(server.serve(), name="http")
+    try:
+        listening = asyncio.create_task(server.listening.wait())
+        await asyncio.wait([serving, listening], return_when=asyncio.FIRST_COMPLETED)
+        listening.cancel()
+        if server.started:
+            port = server.servers[0].sockets[0].getsockname()[1]
+            on_ready(f"http://{server.config.host}:{port}")
+        await embedded.loops.ended_or(serving)
+    finally:
+        server.should_exit = True
+        await serving

@@ -1,0 +1,62 @@
+"""Decides what the gateway is made of: one FastAPI application over a door, a read side and an identity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from fastapi import FastAPI
+
+from placet.runtime.ports import Door, Reader
+from placet_gateway import application as application_routes
+from placet_gateway import openapi, problems, requests, runs
+from placet_gateway.context import Described, Gateway, Health, wall_clock_ms
+from placet_gateway.guards import Guard
+from placet_gateway.identity import Identity
+from placet_gateway.streams import HEARTBEAT_S, Streams
+
+ASK_TIMEOUT_MS = 10_000
+"""How long a caller waits for the machines before being told that the outcome is unknown."""
+API_VERSION = "1"
+
+
+def gateway(
+    door: Door,
+    reader: Reader,
+    identity: Identity,
+    *,
+    tenant: str,
+    application: Described | None = None,
+    health: Health | None = None,
+    hosts: Iterable[str] = (),
+    ask_timeout_ms: int = ASK_TIMEOUT_MS,
+    heartbeat_s: float = HEARTBEAT_S,
+    now_ms: Callable[[], int] = wall_clock_ms,
+) -> FastAPI:
+    """The HTTP API. `hosts`: names it answers to besides loopback. `app.state.gateway.streams.close()` ends all
+    streams, which a stopping server should do first, since they would outlast its patience.
+    """
+    app = FastAPI(
+        title="Placet",
+        version=API_VERSION,
+        description="Runs of agent teams, and the questions they wait for. Errors are RFC 9457 problems.",
+        openapi_url="/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.gateway = Gateway(
+        door=door,
+        reader=reader,
+        identity=identity,
+        tenant=tenant,
+        application=application,
+        health=health,
+        streams=Streams(door, heartbeat_s),
+        ask_timeout_ms=ask_timeout_ms,
+        now_ms=now_ms,
+    )
+    for part in (runs, requests, application_routes):
+        app.include_router(part.router)
+    problems.install(app)
+    openapi.install(app, (runs.RunSubmission, runs.Cancellation, requests.Decision, requests.Revocation))
+    app.add_middleware(Guard, hosts=tuple(hosts))
+    return app

@@ -1,0 +1,74 @@
+"""Decides what is kept of an operation: which attempt it is at, whose it is, and what is not known about it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from placet.calls import EffectClass, ToolSpec
+from placet.errors import Failure
+from placet.instants import Instant
+from placet.machine import State
+
+Status = Literal["started", "waiting", "reconciling", "needs_operator", "succeeded", "failed", "refused", "cancelled"]
+REPEATABLE = frozenset({EffectClass.READ_ONLY, EffectClass.IDEMPOTENT})
+"""Effect classes of which an attempt with an unknown outcome may simply be repeated."""
+
+
+class OperationState(State):
+    """The execution record of one side effect. Input and approval are rows, not state."""
+
+    status: Status
+    operation_id: str
+    request_id: str | None = None
+    """The approval that every start is guarded by; None where a policy allowed it."""
+    tool: str = ""
+    effect: EffectClass = EffectClass.NON_RETRIABLE
+    consequential: bool = True
+    n: int = 0
+    """The attempt: its number is its fence. Attempts are dense; the next one is n + 1."""
+    key: str = ""
+    """The idempotency key of attempt n."""
+    started_at_ms: Instant = Instant(0)
+    lease_until_ms: Instant = Instant(0)
+    """When whoever runs the attempt, or the probe, should have reported."""
+    incarnation: int = 0
+    before_ms: Instant | None = None
+    """From this instant on nothing is started: the earliest of use-by and deadline."""
+    due_ms: Instant = Instant(0)
+    """Before this instant no next attempt and no probe begins."""
+    failures: int = 0
+    """Attempts that the tool itself failed. Those whose worker was lost are not among them."""
+    doubt: Failure | None = None
+    """Why nobody knows the outcome of attempt n; None while it runs, and once it is known."""
+    lost: bool = False
+    """Whether the doubt is that the worker was lost."""
+    probe: int = 0
+    """The number of the probe of attempt n, from 1."""
+    probing: bool = False
+    cancelling: bool = False
+    """The run has ended while the attempt ran: its result is evidence only."""
+    question_id: str | None = None
+    """What a person was asked about attempt n."""
+    question_hash: str | None = None
+
+    def believed_lost(self, now_ms: Instant, incarnation: int) -> bool:
+        """Whether whoever had the lease is gone: it has ended, or the store has had another exclusive owner since."""
+        return now_ms >= self.lease_until_ms or incarnation > self.incarnation
+
+    def seals(self, spec: ToolSpec) -> bool:
+        """Whether the attempt can be sealed: its key is its own, so that sealing it forbids no other attempt."""
+        return spec.can_seal and self.key == attempt_key(self.operation_id, self.n)
+
+
+def attempt_key(operation_id: str, n: int) -> str:
+    """The key of one attempt alone."""
+    return f"{operation_id}:{n}"
+
+
+def key_for(operation_id: str, n: int, spec: ToolSpec) -> str:
+    """The idempotency key of attempt n (reliability b15).
+
+    Tools that dedupe need one key for all attempts. A tool that can seal an attempt needs a key for each.
+    """
+    sealing = spec.effect is EffectClass.RECONCILABLE and spec.can_seal
+    return attempt_key(operation_id, n) if sealing else operation_id

@@ -1,0 +1,317 @@
+"""Decides what an application is: its tools, gates, agents and teams; and answers the rules that ask about them.
+
+An `App` is filled while its module is imported and answers the rules afterwards (`facts.Application`). The first
+question closes it: what runs depend on does not change under them. Registering calls nothing of the author's code.
+Every mistake raises ContractError(APP_INVALID) with one line that says what to write instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+
+from placet import limits
+from placet.calls import EffectClass, ToolSpec
+from placet.canonical import digest
+from placet.declarations import (
+    Agent,
+    AnyTool,
+    BoundaryName,
+    EffectName,
+    Tool,
+    check_boundary,
+    check_count,
+    check_gate,
+    check_name,
+    duration_ms,
+    invalid,
+    make_agent,
+    make_tool,
+    names_of,
+)
+from placet.errors import Code, ErrorClass, Failure
+from placet.gates import Boundary, Judgement, Subject
+from placet.plans import AgentSpec, TeamSpec
+from placet.policy import Gate, judge, policy_version, source_of
+from placet.retries import RetryPolicy
+from placet.script import Script
+from placet.tooling import ToolContext
+
+__all__ = ["Agent", "App", "Tool"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+G = TypeVar("G", bound=Callable[[Any], Any])
+
+_OPPOSITE = {Boundary.ROUND: Boundary.DISPATCH, Boundary.DISPATCH: Boundary.ROUND}
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """What is worked out once, when the application is first asked."""
+
+    version: str
+    policy_version: str
+    gates: tuple[Gate, ...]
+    specs: Mapping[str, ToolSpec]
+    teams: Mapping[str, TeamSpec]
+
+
+class App:
+    """An application. `version` is recorded with every approval; without it, it is a digest of the declarations."""
+
+    def __init__(self, name: str, *, version: str | None = None) -> None:
+        self.name = check_name(name, "the name of an application")
+        self._version = None if version is None else check_name(version, "the version of an application")
+        self._tools: dict[str, AnyTool] = {}
+        self._gates: dict[str, Gate] = {}
+        self._agents: dict[str, Agent] = {}
+        self._teams: dict[str, TeamSpec] = {}
+        self._answers: _Answers | None = None
+
+    def __repr__(self) -> str:
+        return f"<app {self.name}: {len(self._tools)} tools, {len(self._gates)} gates, {len(self._teams)} teams>"
+
+    @property
+    def tools(self) -> Mapping[str, AnyTool]:
+        """Every tool by name."""
+        return MappingProxyType(self._tools)
+
+    @property
+    def agents(self) -> Mapping[str, Agent]:
+        """Every agent by name."""
+        return MappingProxyType(self._agents)
+
+    @property
+    def teams(self) -> Mapping[str, TeamSpec]:
+        """Every team by name."""
+        return self._asked().teams
+
+    # ── registering ────────────────────────────────────────────────────────────────────
+
+    @overload
+    def tool(self, name: str) -> ToolSpec | None: ...
+
+    @overload
+    def tool(
+        self,
+        name: str | None = None,
+        *,
+        effect: EffectName,
+        consequential: bool = False,
+        timeout_s: float = limits.TOOL_TIMEOUT_MS / 1_000,
+        version: str | None = None,
+        retry: RetryPolicy | int = 1,
+        quiescence_s: float = 0,
+    ) -> Callable[[Callable[Concatenate[ToolContext, P], R]], Tool[P, R]]: ...
+
+    def tool(
+        self,
+        name: str | None = None,
+        *,
+        effect: str | None = None,
+        consequential: bool = False,
+        timeout_s: float = limits.TOOL_TIMEOUT_MS / 1_000,
+        version: str | None = None,
+        retry: RetryPolicy | int = 1,
+        quiescence_s: float = 0,
+    ) -> Any:
+        """`@app.tool(effect=…)` registers a function; `app.tool("name")` is what the rules know of one, or None.
+
+        `effect`: what may be done when the outcome is unknown (DESIGN §3). `consequential`: a person must agree, unless
+        a gate for this very tool allows it. `version` names the behaviour of the tool; without it, it changes with name
+        and schema only. `retry`: a policy, or a number of attempts. `quiescence_s`: how long after a lost attempt its
+        effect may still arrive.
+        """
+        if effect is None and isinstance(name, str):
+            return self._asked().specs.get(name)
+        if not isinstance(effect, str) or effect not in list(EffectClass):
+            raise invalid(f"write @app.tool(effect=…) with one of {', '.join(EffectClass)}, not {effect!r}")
+
+        def register(function: Callable[..., Any]) -> AnyTool:
+            made = make_tool(
+                function,
+                self._ensure_open,
+                name=name,
+                effect=effect,
+                consequential=consequential,
+                timeout_s=timeout_s,
+                version=version,
+                retry=retry,
+                quiescence_s=quiescence_s,
+            )
+            self._add("tool", made.name, self._tools)
+            self._tools[made.name] = made
+            return made
+
+        return register
+
+    def gate(
+        self,
+        boundary: BoundaryName,
+        *,
+        tools: Sequence[AnyTool | str] | None = None,
+        expires_after_s: float | None = None,
+        use_within_s: float | None = None,
+        quorum: int = 1,
+    ) -> Callable[[G], G]:
+        """Register a rule: a plain function of one subject that answers Allow, Deny, Suspend, True or False.
+
+        `tools` narrows a `tool_call` gate; only a gate so narrowed may let a consequential call pass. The other terms
+        are of the question that its Suspend asks: how long it stays open, how long a yes is good for, how many must
+        agree.
+        """
+        check_boundary(boundary)
+        at = Boundary(boundary)
+        scope = None if tools is None else frozenset(names_of(tools, "tools of a gate"))
+        if scope is not None and (at is not Boundary.TOOL_CALL or not scope):
+            raise invalid("tools=[…] names at least one tool, and is for gates at tool_call")
+        expires_after_ms = None if expires_after_s is None else duration_ms(expires_after_s, "expires_after_s")
+        use_within_ms = None if use_within_s is None else duration_ms(use_within_s, "use_within_s")
+        check_count(quorum, "quorum")
+
+        def register(function: G) -> G:
+            own = check_name(getattr(function, "__name__", None), "the name of a gate")
+            check_gate(own, function)
+            self._add("gate", own, self._gates)
+            if any(gate.boundary is _OPPOSITE.get(at) for gate in self._gates.values()):
+                raise invalid(f"gate {own!r}: an application has gates at round or at dispatch, not at both")
+            self._gates[own] = Gate(
+                name=own,
+                boundary=at,
+                function=function,
+                tools=scope,
+                expires_after_ms=expires_after_ms,
+                use_within_ms=use_within_ms,
+                quorum=quorum,
+                source=source_of(function),
+            )
+            return function
+
+        return register
+
+    def agent(
+        self, name: str, *, model: str | Script, instructions: str = "", tools: Sequence[AnyTool | str] = ()
+    ) -> Agent:
+        """Register an agent. `model` is `provider:model`, e.g. `anthropic:claude-sonnet-4-5`, or a script."""
+        made = make_agent(check_name(name, "the name of an agent"), model, instructions, tools)
+        self._add("agent", name, self._agents)
+        for tool in made.tools:
+            if tool not in self._tools:
+                raise invalid(f"agent {name!r}: there is no tool {tool!r}; register it by @app.tool(…) first")
+        self._agents[name] = made
+        return made
+
+    @overload
+    def team(self, name: str) -> TeamSpec | None: ...
+
+    @overload
+    def team(
+        self,
+        name: str,
+        *,
+        agents: Sequence[Agent | str],
+        planner: Agent | str | None = None,
+        tokens_max: int | None = None,
+    ) -> TeamSpec: ...
+
+    def team(
+        self,
+        name: str,
+        *,
+        agents: Sequence[Agent | str] | None = None,
+        planner: Agent | str | None = None,
+        tokens_max: int | None = None,
+    ) -> TeamSpec | None:
+        """`app.team("name", agents=[…])` registers a team; `app.team("name")` is what the rules know of one, or None.
+
+        `planner` plans and sums up: by default the first agent. It may be an agent that is given no tasks.
+        """
+        if agents is None:
+            return self._asked().teams.get(name)
+        check_name(name, "the name of a team")
+        self._add("team", name, self._teams)
+        members = names_of(agents, f"the agents of team {name!r}")
+        lead = None if planner is None else names_of([planner], f"the planner of team {name!r}")[0]
+        if not members:
+            raise invalid(f"team {name!r} needs at least one agent")
+        for who in (*members, *(() if lead is None else (lead,))):
+            if who not in self._agents:
+                raise invalid(f"team {name!r}: there is no agent {who!r}; register it by app.agent(…) first")
+        if tokens_max is not None:
+            check_count(tokens_max, f"tokens_max of team {name!r}")
+        specs = tuple(AgentSpec(name=who, tools=self._agents[who].tools) for who in members)
+        self._teams[name] = TeamSpec(name=name, agents=specs, planner=lead, tokens_max=tokens_max)
+        return self._teams[name]
+
+    # ── answering the rules (facts.Application) ────────────────────────────────────────
+
+    def check(self) -> None:
+        """Close the application and find what only shows when all is registered. Raises ContractError(APP_INVALID)."""
+        self._asked()
+
+    @property
+    def version(self) -> str:
+        """The application's version."""
+        return self._asked().version
+
+    @property
+    def policy_version(self) -> str:
+        """A digest over all gates (`policy.policy_version`)."""
+        return self._asked().policy_version
+
+    def validate_input(self, tool: str, raw_input: dict[str, Any]) -> dict[str, Any] | Failure:
+        """The input as today's schema reads it, with defaults; TOOL_INPUT_INVALID; TOOL_UNKNOWN."""
+        self._asked()
+        known = self._tools.get(tool)
+        if known is None:
+            return Failure(code=Code.TOOL_UNKNOWN, message=f"there is no tool {tool!r}", error_class=ErrorClass.INVALID)
+        return known.input.check(raw_input)
+
+    def judge(self, boundary: Boundary, subject: Subject) -> Judgement | None:
+        """The judgement that counts at that boundary; None when no gate applies (`policy.judge`)."""
+        answers = self._asked()
+        return judge(answers.gates, answers.policy_version, boundary, subject)
+
+    # ── ──
+
+    def _add(self, kind: str, name: str, known: Mapping[str, object]) -> None:
+        self._ensure_open(f"{kind} {name!r}")
+        if name in known:
+            raise invalid(f"there are two {kind}s called {name!r}")
+
+    def _ensure_open(self, what: str) -> None:
+        if self._answers is not None:
+            raise invalid(f"{what} comes too late: application {self.name!r} is in use already")
+
+    def _asked(self) -> _Answers:
+        if self._answers is None:
+            self._check_whole()
+            self._answers = self._worked_out()
+        return self._answers
+
+    def _check_whole(self) -> None:
+        for tool in self._tools.values():
+            spec = tool.spec
+            if spec.effect is EffectClass.RECONCILABLE and not (spec.can_reconcile or spec.can_seal):
+                raise invalid(f"tool {tool.name!r} is reconcilable: add @{tool.name}.reconcile, or @{tool.name}.seal")
+        for gate in self._gates.values():
+            for name in sorted(gate.tools or ()):
+                if name not in self._tools:
+                    raise invalid(f"gate {gate.name!r} is for the tool {name!r}, which does not exist")
+
+    def _worked_out(self) -> _Answers:
+        gates = tuple(self._gates.values())
+        rounds = any(gate.boundary is Boundary.ROUND for gate in gates)
+        specs = {name: tool.spec for name, tool in self._tools.items()}
+        teams = {name: team.model_copy(update={"round_gate": rounds}) for name, team in self._teams.items()}
+        policy = policy_version(gates)
+        declared = [
+            [spec.model_dump(mode="json") for spec in specs.values()],
+            [[agent.name, agent.instructions, list(agent.tools)] for agent in self._agents.values()],
+            [team.model_dump(mode="json") for team in teams.values()],
+            policy,
+        ]
+        return _Answers(self._version or digest(declared)[:12], policy, gates, specs, teams)

@@ -1,0 +1,215 @@
+"""Decides how the verbs are carried by a blocking HTTP client."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from placet.client import calls
+from placet.client.calls import Call, T
+from placet.client.connection import Connection
+from placet.client.events import READ_TIMEOUT_S, RECONNECTS_MAX, Ended, EventReader, pause_s
+from placet.errors import RetryableError
+from placet.machine import Receipt
+from placet.messages import DecisionWord, Mode
+from placet.plans import PlannedTask
+from placet.views import (
+    AppView,
+    DeadLetterPage,
+    RequestPage,
+    RequestView,
+    RunEvent,
+    RunPage,
+    RunReceipt,
+    RunView,
+    Trace,
+)
+
+TIMEOUT_S = 30.0
+"""More than the gateway's own patience with the machines, so that it is the gateway that says what is unknown."""
+
+
+class PlacetClient:
+    """Asks one gateway. Every verb raises PlacetError: ContractError (the request is wrong), TerminalError (refused),
+    RetryableError (not known, not reached: the same call with the same ids may be repeated).
+    """
+
+    def __init__(
+        self,
+        connection: Connection | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self.connection = connection or Connection.from_environment(os.environ)
+        headers = {"Authorization": f"Bearer {self.connection.token}"} if self.connection.token else {}
+        self._http = httpx.Client(
+            base_url=self.connection.url,
+            headers=headers,
+            timeout=timeout_s,
+            transport=transport,
+            # A proxy of the environment is not asked to reach this machine itself.
+            trust_env=not self.connection.is_loopback,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections. Closing twice is harmless."""
+        self._http.close()
+
+    def call(self, call: Call[T], *, person: str | None = None) -> T:
+        """Carry one request."""
+        try:
+            answer = self._http.request(
+                call.method,
+                call.path,
+                content=call.content,
+                params=dict(call.query),
+                headers=self._headers(person, has_body=call.body is not None),
+            )
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise calls.unreachable(self.connection.url, error) from error
+        except httpx.TransportError as error:
+            raise calls.broken_off(call.method, error) from error
+        return calls.read(call, answer.status_code, answer.content)
+
+    def _headers(self, person: str | None, *, has_body: bool) -> list[tuple[bytes, bytes]]:
+        person = person or self.connection.person
+        headers = [(b"Content-Type", b"application/json")] if has_body else []
+        return headers + ([(b"Placet-Person", person.encode())] if person is not None else [])
+
+    # ── runs ───────────────────────────────────────────────────────────────────────────
+
+    def submit_run(
+        self,
+        team: str,
+        *,
+        run_id: str,
+        mode: Mode = "goal",
+        goal: str = "",
+        tasks: Sequence[PlannedTask | Mapping[str, Any]] = (),
+        timeout_ms: int | None = None,
+    ) -> Receipt:
+        """Start a run. The same again is the same run: `answer` is then `duplicate`."""
+        return self.call(
+            calls.submit_run(team, run_id=run_id, mode=mode, goal=goal, tasks=tasks, timeout_ms=timeout_ms)
+        )
+
+    def runs(self, *, status: str | None = None, limit: int = 50, before: str | None = None) -> RunPage:
+        """A page of runs, newest first."""
+        return self.call(calls.runs(status=status, limit=limit, before=before))
+
+    def run(self, run_id: str) -> RunView:
+        """One run."""
+        return self.call(calls.run(run_id))
+
+    def cancel_run(self, run_id: str, reason: str = "") -> Receipt:
+        """End a run for good."""
+        return self.call(calls.cancel_run(run_id, reason))
+
+    def run_receipt(self, run_id: str) -> RunReceipt:
+        """Every side effect of a run, and on whose word it ran."""
+        return self.call(calls.run_receipt(run_id))
+
+    def trace(self, run_id: str) -> Trace:
+        """Every fact of a run by time."""
+        return self.call(calls.trace(run_id))
+
+    def watch(self, run_id: str, *, after: int = 0) -> Iterator[RunEvent]:
+        """What happens to a run, from the event after number `after` on, until it ends. Reconnects by itself."""
+        failures = 0
+        while True:
+            try:
+                for event in self._stream(run_id, after):
+                    if isinstance(event, Ended):
+                        return
+                    failures, after = 0, event.seq
+                    yield event
+                # Ended before the run did: the gateway is stopping.
+                lost = calls.broken_off("GET", EOFError())
+            except RetryableError as error:
+                lost = error
+            failures += 1
+            if failures > RECONNECTS_MAX:
+                raise lost
+            time.sleep(pause_s(failures))
+
+    def _stream(self, run_id: str, after: int) -> Iterator[RunEvent | Ended]:
+        reader = EventReader()
+        headers = [*self._headers(None, has_body=False), (b"Last-Event-ID", str(after).encode())]
+        timeout = httpx.Timeout(TIMEOUT_S, read=READ_TIMEOUT_S)
+        try:
+            with self._http.stream("GET", calls.events_path(run_id), headers=headers, timeout=timeout) as answer:
+                if answer.status_code == httpx.codes.NO_CONTENT:
+                    yield Ended(status="")
+                    return
+                if not answer.is_success:
+                    raise calls.refusal(answer.status_code, answer.read())
+                for line in answer.iter_lines():
+                    event = reader.line(line)
+                    if event is not None:
+                        yield event
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise calls.unreachable(self.connection.url, error) from error
+        except httpx.TransportError as error:
+            raise calls.broken_off("GET", error) from error
+
+    # ── requests ───────────────────────────────────────────────────────────────────────
+
+    def requests(self, *, state: str = "open", limit: int = 50, after: str | None = None) -> RequestPage:
+        """A page of the inbox, oldest first; `state` is `open` or `all`."""
+        return self.call(calls.requests(state=state, limit=limit, after=after))
+
+    def request(self, request_id: str) -> RequestView:
+        """One request in full."""
+        return self.call(calls.request(request_id))
+
+    def decide(
+        self,
+        request_id: str,
+        *,
+        decision: DecisionWord,
+        request_hash: str,
+        decision_id: str,
+        reason: str | None = None,
+        shown_digest: str | None = None,
+        person: str | None = None,
+    ) -> Receipt:
+        """Decide. Mint `decision_id` once and keep it until there is a receipt."""
+        return self.call(
+            calls.decide(
+                request_id,
+                decision=decision,
+                request_hash=request_hash,
+                decision_id=decision_id,
+                reason=reason,
+                shown_digest=shown_digest,
+            ),
+            person=person,
+        )
+
+    def revoke(self, request_id: str, reason: str = "", *, person: str | None = None) -> Receipt:
+        """Take an approval back before it is used."""
+        return self.call(calls.revoke(request_id, reason), person=person)
+
+    # ── the system ─────────────────────────────────────────────────────────────────────
+
+    def dead_letters(self, *, run_id: str | None = None, limit: int = 100) -> DeadLetterPage:
+        """Messages that no rule accepted, newest first."""
+        return self.call(calls.dead_letters(run_id=run_id, limit=limit))
+
+    def app(self) -> AppView:
+        """Teams, agents and tools."""
+        return self.call(calls.app())

@@ -1,0 +1,213 @@
+"""Decides which HTTP request each verb is, and what its answer means; the clients only carry them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+from pydantic import BaseModel, ValidationError
+
+from placet.errors import Code, ContractError, PlacetError, RetryableError, TerminalError
+from placet.machine import Receipt
+from placet.messages import DecisionWord, Mode
+from placet.plans import PlannedTask
+from placet.views import (
+    AppView,
+    DeadLetterPage,
+    RequestPage,
+    RequestView,
+    RunPage,
+    RunReceipt,
+    RunView,
+    Trace,
+)
+
+T = TypeVar("T", bound=BaseModel)
+
+_MALFORMED = frozenset({400, 405, 413, 415, 422, 428})
+"""The request itself is wrong; other refusals are of what it asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One request, and the type of its answer."""
+
+    method: str
+    path: str
+    answer: type[T]
+    body: Mapping[str, Any] | None = None
+    query: Mapping[str, str | int] = field(default_factory=dict)
+
+    @property
+    def content(self) -> bytes | None:
+        """The body as JSON."""
+        return None if self.body is None else json.dumps(self.body, ensure_ascii=False).encode()
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _at(*parts: str) -> str:
+    return "/v1/" + "/".join(quote(part, safe="") for part in parts)
+
+
+def submit_run(
+    team: str,
+    *,
+    run_id: str,
+    mode: Mode = "goal",
+    goal: str = "",
+    tasks: Sequence[PlannedTask | Mapping[str, Any]] = (),
+    timeout_ms: int | None = None,
+) -> Call[Receipt]:
+    """Start a run under an id of the caller's."""
+    planned = [
+        task.model_dump(mode="json", exclude_none=True) if isinstance(task, PlannedTask) else dict(task)
+        for task in tasks
+    ]
+    body = _given(run_id=run_id, team=team, mode=mode, goal=goal or None, tasks=planned or None, timeout_ms=timeout_ms)
+    return Call("POST", _at("runs"), Receipt, body)
+
+
+def runs(*, status: str | None = None, limit: int = 50, before: str | None = None) -> Call[RunPage]:
+    """A page of runs, newest first."""
+    return Call("GET", _at("runs"), RunPage, query=_given(status=status, limit=limit, before=before))
+
+
+def run(run_id: str) -> Call[RunView]:
+    """One run."""
+    return Call("GET", _at("runs", run_id), RunView)
+
+
+def cancel_run(run_id: str, reason: str = "") -> Call[Receipt]:
+    """End a run for good."""
+    return Call("POST", _at("runs", run_id, "cancel"), Receipt, {"reason": reason})
+
+
+def run_receipt(run_id: str) -> Call[RunReceipt]:
+    """What a run came to, on whose word."""
+    return Call("GET", _at("runs", run_id, "receipt"), RunReceipt)
+
+
+def trace(run_id: str) -> Call[Trace]:
+    """Every fact of a run."""
+    return Call("GET", _at("runs", run_id, "trace"), Trace)
+
+
+def events_path(run_id: str) -> str:
+    """Where a run is watched."""
+    return _at("runs", run_id, "events")
+
+
+def requests(*, state: str = "open", limit: int = 50, after: str | None = None) -> Call[RequestPage]:
+    """A page of the inbox, oldest first."""
+    return Call("GET", _at("requests"), RequestPage, query=_given(state=state, limit=limit, after=after))
+
+
+def request(request_id: str) -> Call[RequestView]:
+    """One request in full."""
+    return Call("GET", _at("requests", request_id), RequestView)
+
+
+def decide(
+    request_id: str,
+    *,
+    decision: DecisionWord,
+    request_hash: str,
+    decision_id: str,
+    reason: str | None = None,
+    shown_digest: str | None = None,
+) -> Call[Receipt]:
+    """One person's voice; a repeat under the same `decision_id` is the same voice."""
+    body = _given(
+        decision_id=decision_id,
+        request_hash=request_hash,
+        decision=decision,
+        reason=reason,
+        shown_digest=shown_digest,
+    )
+    return Call("POST", _at("requests", request_id, "decisions"), Receipt, body)
+
+
+def revoke(request_id: str, reason: str = "") -> Call[Receipt]:
+    """Take an approval back before it is used."""
+    return Call("POST", _at("requests", request_id, "revocation"), Receipt, {"reason": reason})
+
+
+def dead_letters(*, run_id: str | None = None, limit: int = 100) -> Call[DeadLetterPage]:
+    """Messages that no rule accepted."""
+    return Call("GET", _at("dead-letters"), DeadLetterPage, query=_given(run_id=run_id, limit=limit))
+
+
+def app() -> Call[AppView]:
+    """What can be submitted."""
+    return Call("GET", _at("app"), AppView)
+
+
+# ── answers ────────────────────────────────────────────────────────────────────────────
+
+
+def read(call: Call[T], status: int, content: bytes) -> T:
+    """The answer, or the refusal raised: ContractError, TerminalError or RetryableError with the problem's code."""
+    if status >= 300:
+        raise refusal(status, content)
+    try:
+        return call.answer.model_validate_json(content)
+    except ValidationError as error:
+        raise ContractError(
+            Code.MESSAGE_INVALID, f"{call.method} {call.path} was not answered as a Placet gateway does: {error}"
+        ) from error
+
+
+def refusal(status: int, content: bytes) -> PlacetError:
+    """A problem as an error; `details` has its other members, `http_status` among them."""
+    problem = _problem(content)
+    if problem is None:
+        return ContractError(
+            Code.MESSAGE_INVALID,
+            f"answered {status} without a problem: is this a Placet gateway?",
+            http_status=status,
+        )
+    named = str(problem.pop("code", ""))
+    code = Code(named) if named in Code.__members__ else Code.MESSAGE_INVALID
+    detail = str(problem.pop("detail", "") or problem.get("title", named))
+    pointer = problem.pop("pointer", None)
+    final = problem.get("final") is not False
+    kind = RetryableError if not final else ContractError if status in _MALFORMED else TerminalError
+    return kind(code, detail, pointer=pointer, **_details(problem, named, status))
+
+
+def _details(problem: Mapping[str, Any], named: str, status: int) -> dict[str, Any]:
+    kept = {name: value for name, value in problem.items() if name not in {"type", "title", "status", "message"}}
+    return kept | {"http_status": status} | ({} if named in Code.__members__ else {"named": named})
+
+
+def _problem(content: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(content)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) and "code" in value else None
+
+
+def unreachable(url: str, error: Exception) -> RetryableError:
+    """Nobody listens: nothing was asked, so nothing happened."""
+    return RetryableError(
+        Code.GATEWAY_UNREACHABLE,
+        f"no gateway answers at {url} ({type(error).__name__}): start one with `placet dev APP`, or set PLACET_URL",
+    )
+
+
+def broken_off(method: str, error: Exception) -> RetryableError:
+    """The connection broke after the request may have left."""
+    if method == "GET":
+        return RetryableError(Code.GATEWAY_UNREACHABLE, f"the connection broke off ({type(error).__name__}): ask again")
+    return RetryableError(
+        Code.OUTCOME_UNKNOWN,
+        f"the connection broke off ({type(error).__name__}), so the outcome is unknown: repeat with the same ids",
+        final=False,
+    )

@@ -1,0 +1,136 @@
+"""Decides what the application's gates say to a subject, as one judgement, and which version of the policy said it.
+
+Fail closed: a gate that raises, or answers what is no verdict, has failed, and nothing it was asked about may happen.
+Every gate that applies is asked, each with a copy of its own, so that none can change what the others and the reviewer
+see (public_failures 1). Of several gates that suspend, all reasons are shown and the stricter terms hold.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from placet.canonical import digest
+from placet.gates import Boundary, CallSubject, Judgement, Subject, strictest, verdict_of
+from placet.values import Text
+
+CONSEQUENTIAL_RULE = "consequential"
+"""The built-in rule: a consequential call waits for a person unless a gate for that very tool has answered."""
+BOUNDARIES = (Boundary.PLAN, Boundary.ROUND, Boundary.DISPATCH, Boundary.TOOL_CALL)
+"""Where a gate of the application is asked."""
+_REASON: TypeAdapter[str | None] = TypeAdapter(Text | None)
+_SHOWN_CHARS_MAX = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A registered rule at a boundary; `tools` narrows a `tool_call` gate to tools of these names."""
+
+    name: str
+    boundary: Boundary
+    function: Callable[[Any], Any]
+    tools: frozenset[str] | None
+    expires_after_ms: int | None
+    use_within_ms: int | None
+    quorum: int
+    source: str
+
+    def applies(self, boundary: Boundary, subject: Subject) -> bool:
+        """Whether it is asked about the subject."""
+        if boundary is not self.boundary:
+            return False
+        return self.tools is None or (isinstance(subject, CallSubject) and subject.tool in self.tools)
+
+    def ask(self, subject: Subject, policy_version: str) -> Judgement:
+        """Its answer to a copy of the subject."""
+        try:
+            verdict = verdict_of(self.function(subject.model_copy(deep=True)))
+            reason = _REASON.validate_python(verdict.reason)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 — a gate is foreign code; whatever it raises is a failure
+            shown = f"gate {self.name!r} failed: {type(error).__name__}: {error}"[:_SHOWN_CHARS_MAX]
+            return Judgement(verdict="failed", reason=_printable(shown), rule=self.name, policy_version=policy_version)
+        return Judgement(
+            verdict=verdict.action,
+            reason=reason,
+            rule=self.name,
+            policy_version=policy_version,
+            quorum=self.quorum,
+            expires_after_ms=self.expires_after_ms,
+            use_within_ms=self.use_within_ms,
+        )
+
+
+def judge(gates: Sequence[Gate], policy_version: str, boundary: Boundary, subject: Subject) -> Judgement | None:
+    """The judgement that counts; None when no gate applies and the call is not consequential."""
+    asked = [gate for gate in gates if gate.applies(boundary, subject)]
+    judgements = [gate.ask(subject, policy_version) for gate in asked]
+    found = strictest(judgements)
+    if found is not None and found.verdict == "suspend":
+        return _together([judgement for judgement in judgements if judgement.verdict == "suspend"])
+    waits = isinstance(subject, CallSubject) and subject.consequential and (found is None or found.verdict == "allow")
+    if waits and not any(gate.tools is not None for gate in asked):
+        return Judgement(
+            verdict="suspend",
+            reason="A consequential call waits for a person.",
+            rule=CONSEQUENTIAL_RULE,
+            policy_version=policy_version,
+        )
+    return found
+
+
+def policy_version(gates: Iterable[Gate]) -> str:
+    """A digest of the gates: names, boundaries, scopes, terms and source.
+
+    It covers each gate's own text, not what it calls nor what it reads from elsewhere: whoever changes a threshold in
+    another module must raise the application's version.
+    """
+    return digest(
+        [
+            [
+                gate.name,
+                gate.boundary.value,
+                None if gate.tools is None else sorted(gate.tools),
+                gate.expires_after_ms,
+                gate.use_within_ms,
+                gate.quorum,
+                gate.source,
+            ]
+            for gate in gates
+        ]
+    )[:16]
+
+
+def source_of(function: Callable[..., Any]) -> str:
+    """The function's text as it stands in its file; where there is no file (a prompt), its byte code."""
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):
+        code = getattr(function, "__code__", None)
+        return "" if code is None else f"{code.co_code.hex()} {' '.join(code.co_names)}"
+
+
+def _together(suspensions: Sequence[Judgement]) -> Judgement:
+    """Several questions as one: every reason, the larger quorum, the earlier ends."""
+    if len(suspensions) == 1:
+        return suspensions[0]
+    reasons = [judgement.reason for judgement in suspensions if judgement.reason]
+    expiries = [each.expires_after_ms for each in suspensions if each.expires_after_ms is not None]
+    uses = [each.use_within_ms for each in suspensions if each.use_within_ms is not None]
+    return Judgement(
+        verdict="suspend",
+        reason=" ".join(reasons) if reasons else None,
+        rule=", ".join(judgement.rule for judgement in suspensions),
+        policy_version=suspensions[0].policy_version,
+        quorum=max(judgement.quorum for judgement in suspensions),
+        expires_after_ms=min(expiries, default=None),
+        use_within_ms=min(uses, default=None),
+    )
+
+
+def _printable(text: str) -> str:
+    """Without what a message cannot carry: lone surrogates and NUL."""
+    return text.encode("utf-8", "replace").decode().replace("\x00", "�")

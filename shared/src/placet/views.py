@@ -1,0 +1,300 @@
+"""Decides what the HTTP API shows: the names and types of its answers, for the gateway and for its clients.
+
+Within `/v1` fields are added, never removed or renamed; readers ignore those they do not know. Instants are
+milliseconds since 1970 (UTC), as in receipts. A view is informational, true as of `as_of_ms`: nothing acts on it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+
+class View(BaseModel):
+    """Base of all views."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class FailureView(View):
+    """Why something failed."""
+
+    code: str
+    message: str
+    pointer: str | None = None
+
+
+class TaskView(View):
+    """A task of a run."""
+
+    id: str
+    title: str = ""
+    status: str
+    assignee: str | None = None
+    depends_on: list[str] = []
+    output: str | None = None
+    failure: FailureView | None = None
+
+
+class RunSummary(View):
+    """A run in a list."""
+
+    run_id: str
+    status: str
+    team: str | None = None
+    mode: str | None = None
+    goal: str | None = None
+    initiator: str | None = None
+    version: int
+    created_at_ms: int
+    updated_at_ms: int
+
+
+class Waiting(View):
+    """A question that a run waits for."""
+
+    request_id: str
+    scope: str
+    sentence: str
+    expires_at_ms: int | None = None
+
+
+class RunView(RunSummary):
+    """A run."""
+
+    terminal: bool
+    answer: str | None = None
+    failure: FailureView | None = None
+    tasks: list[TaskView] = []
+    waiting_for: list[Waiting] = []
+    as_of_ms: int
+
+
+class RunPage(View):
+    """Runs, newest first. `next`: what to send as `before` for the next page; none after the last."""
+
+    items: list[RunSummary]
+    next: str | None = None
+    as_of_ms: int
+
+
+class VoteView(View):
+    """One person's voice."""
+
+    person_id: str
+    decision: str
+    decision_id: str | None = None
+    reason: str | None = None
+    voted_at_ms: int
+
+
+class OutcomeView(View):
+    """The one final answer to a request. `decided_by` is empty where no person decided: expired, cancelled."""
+
+    outcome: str
+    decided_by: str | None = None
+    decision_id: str | None = None
+    reason: str | None = None
+    decided_at_ms: int | None = None
+
+
+class RevocationView(View):
+    """An approval taken back."""
+
+    revoked_by: str
+    reason: str = ""
+    revoked_at_ms: int
+
+
+class AttemptView(View):
+    """One try of an operation; still open while `ended` is none."""
+
+    n: int
+    started_at_ms: int
+    ended: str | None = None
+    ended_at_ms: int | None = None
+    evidence: str | None = None
+
+
+class OperationView(View):
+    """One side effect and what became of it. `status` is none before its first start."""
+
+    operation_id: str
+    task_id: str | None = None
+    tool: str
+    tool_version: str | None = None
+    effect: str | None = None
+    authority: str | None = None
+    rule: str | None = None
+    input_text: str | None = None
+    request_id: str | None = None
+    request_hash: str | None = None
+    status: str | None = None
+    result_text: str | None = None
+    failure: FailureView | None = None
+    attempts: list[AttemptView] = []
+
+
+class HazardView(View):
+    """Something in the content that cannot be seen, or looks like something else. `pointer` is into the content."""
+
+    pointer: str
+    hazard: str
+    position: int
+    code_point: str
+    name: str
+
+
+class RequestSummary(View):
+    """A request in the inbox. The sentence folds long values, so it is no basis for a decision."""
+
+    request_id: str
+    run_id: str
+    scope: str
+    status: str
+    sentence: str
+    request_hash: str
+    requested_at_ms: int
+    expires_at_ms: int | None = None
+    outcome: str | None = None
+    decided_by: str | None = None
+    hazards: int = 0
+
+
+class RequestView(RequestSummary):
+    """A request in full. `content_text` is, byte for byte, what is hashed and what would be executed."""
+
+    boundary: str
+    content_text: str
+    reason: str | None = None
+    initiator: str | None = None
+    agent_name: str | None = None
+    operation_id: str | None = None
+    tool_version: str | None = None
+    policy_version: str | None = None
+    app_version: str | None = None
+    quorum: int = 1
+    use_by_ms: int | None = None
+    findings: list[HazardView] = []
+    votes: list[VoteView] = []
+    decision: OutcomeView | None = None
+    revocation: RevocationView | None = None
+    operation: OperationView | None = None
+    as_of_ms: int
+
+
+class RequestPage(View):
+    """The inbox, oldest first. `next`: what to send as `after` for the next page; none after the last."""
+
+    items: list[RequestSummary]
+    next: str | None = None
+    as_of_ms: int
+
+
+class RunEvent(View):
+    """One leaf of a run's audit chain, as the event stream carries it; `seq` is the event's id."""
+
+    seq: int
+    kind: str
+    subject: str = ""
+    detail: dict[str, Any] = {}
+    at_ms: int
+    leaf: str | None = None
+
+
+class TraceEntry(View):
+    """One fact of a run and where it is kept: `journal`, a table of facts, `outbox` or `dead_letter`."""
+
+    at_ms: int | None
+    source: str
+    what: str
+    subject: str = ""
+    data: dict[str, Any] = {}
+
+
+class Trace(View):
+    """Every fact of a run, by time; what is still on its way comes last, without a time in the past."""
+
+    run_id: str
+    status: str
+    entries: list[TraceEntry]
+    as_of_ms: int
+
+
+class AuditView(View):
+    """The state of a run's audit chain: `intact` says whether every leaf hashes to its successor."""
+
+    leaves: int
+    last: str | None = None
+    intact: bool
+
+
+class RunReceipt(View):
+    """What a run came to: every side effect, on whose word it ran, and how it ended."""
+
+    run_id: str
+    status: str
+    team: str | None = None
+    initiator: str | None = None
+    answer: str | None = None
+    failure: FailureView | None = None
+    created_at_ms: int
+    updated_at_ms: int
+    operations: list[OperationView]
+    decisions: list[RequestSummary]
+    audit: AuditView
+    as_of_ms: int
+
+
+class DeadLetterView(View):
+    """A message that no rule accepted, and why."""
+
+    id: str
+    run_id: str
+    destination: str
+    code: str
+    reason: str
+    at_ms: int
+
+
+class DeadLetterPage(View):
+    """Dead letters, newest first."""
+
+    items: list[DeadLetterView]
+    as_of_ms: int
+
+
+class ToolView(View):
+    """A tool of the application."""
+
+    name: str
+    version: str
+    effect: str
+    consequential: bool
+
+
+class AgentView(View):
+    """An agent of the application."""
+
+    name: str
+    tools: list[str] = []
+
+
+class TeamView(View):
+    """A team of the application."""
+
+    name: str
+    agents: list[str]
+    planner: str | None = None
+
+
+class AppView(View):
+    """What can be submitted here, and what it may do."""
+
+    name: str = ""
+    version: str
+    policy_version: str = ""
+    teams: list[TeamView] = []
+    agents: list[AgentView] = []
+    tools: list[ToolView] = []

@@ -1,0 +1,1 @@
+"""The system under a seeded scheduler: the real machines, engine, worker and relay in a world that fails on purpose."""

@@ -1,0 +1,140 @@
+"""Decides what the simulated application is: a tool of each effect class, and gates that answer as the workload says.
+
+A call carries its gate's verdict in its own input, so that a checker can tell what should have been asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from placet.calls import EffectClass, ToolSpec
+from placet.canonical import digest
+from placet.errors import Code, ErrorClass, Failure
+from placet.gates import (
+    Boundary,
+    CallSubject,
+    DispatchSubject,
+    Judgement,
+    PlanSubject,
+    RoundSubject,
+    Subject,
+)
+from placet.plans import AgentSpec, TeamSpec
+from placet.retries import RetryPolicy
+
+TIMEOUT_MS = 2_000
+QUIESCENCE_MS = 4_000
+"""How long after its lease a request of `tag` may still arrive: the promise its effect class rests on."""
+EXPIRES_MS = 40_000
+USE_WITHIN_MS = 15_000
+
+LOOK, UPSERT, LEDGER, TAG, MAIL = "look", "upsert", "ledger", "tag", "mail"
+EFFECTS: Mapping[str, EffectClass] = {
+    LOOK: EffectClass.READ_ONLY,
+    UPSERT: EffectClass.IDEMPOTENT,
+    LEDGER: EffectClass.RECONCILABLE,  # can seal an attempt
+    TAG: EffectClass.RECONCILABLE,  # can only be asked
+    MAIL: EffectClass.NON_RETRIABLE,
+}
+TOOLS = tuple(EFFECTS)
+UNGRANTED = "mail"
+"""What the agent `ben` may not call."""
+
+GATES = ("allow", "ask", "ask_two", "ask_soon", "ask_use", "deny", "fail", "none")
+"""Verdicts that an input can name. `none`: no gate applies."""
+ASKING = frozenset({"ask", "ask_two", "ask_soon", "ask_use"})
+
+TEAMS: Mapping[str, TeamSpec] = {
+    team.name: team
+    for team in (
+        TeamSpec(name="solo", agents=(AgentSpec(name="ann", tools=TOOLS),)),
+        TeamSpec(
+            name="pair",
+            agents=(
+                AgentSpec(name="ann", tools=TOOLS),
+                AgentSpec(name="ben", tools=tuple(tool for tool in TOOLS if tool != UNGRANTED)),
+            ),
+            planner="ben",
+        ),
+        TeamSpec(name="rounds", agents=(AgentSpec(name="ann", tools=TOOLS),), round_gate=True),
+        TeamSpec(name="poor", agents=(AgentSpec(name="ann", tools=TOOLS),), tokens_max=45),
+    )
+}
+
+
+class SimApplication:
+    """One release of the application. Release 2 has another version of every tool, with one more default."""
+
+    def __init__(self, gates: Mapping[tuple[str, str], str], *, attempts_max: int, release: int = 1) -> None:
+        self._gates = gates
+        """Verdict by run and boundary: `plan`, `round`, or `dispatch:` and the task's id."""
+        self._attempts_max = attempts_max
+        self._release = release
+        self._tools = {name: self._spec(name) for name in TOOLS}
+
+    def _spec(self, name: str) -> ToolSpec:
+        return ToolSpec(
+            name=name,
+            version=str(self._release),
+            schema_digest=digest({"tool": name, "release": self._release}),
+            effect=EFFECTS[name],
+            consequential=name != LOOK,
+            timeout_ms=TIMEOUT_MS,
+            retry=RetryPolicy(attempts_max=self._attempts_max, base_ms=200, delay_ms_max=2_000),
+            can_reconcile=EFFECTS[name] is EffectClass.RECONCILABLE,
+            can_seal=name == LEDGER,
+            quiescence_ms=QUIESCENCE_MS if name == TAG else 0,
+        )
+
+    @property
+    def version(self) -> str:
+        return f"app-{self._release}"
+
+    @property
+    def policy_version(self) -> str:
+        return "policy-1"
+
+    def team(self, name: str) -> TeamSpec | None:
+        return TEAMS.get(name)
+
+    def tool(self, name: str) -> ToolSpec | None:
+        return self._tools.get(name)
+
+    def validate_input(self, tool: str, raw_input: dict[str, Any]) -> dict[str, Any] | Failure:
+        """`n` is a whole number, `gate` one of GATES (default `allow`); nothing else."""
+        known = {"n", "gate"} | ({"note"} if self._release > 1 else set())
+        unknown = sorted(set(raw_input) - known)
+        if unknown or type(raw_input.get("n")) is not int or raw_input.get("gate", "allow") not in GATES:
+            return Failure(
+                code=Code.TOOL_INPUT_INVALID, message=f"{tool}: n must be a whole number", error_class=ErrorClass.INVALID
+            )
+        return {"gate": "allow", **({"note": ""} if self._release > 1 else {}), **raw_input}
+
+    def judge(self, boundary: Boundary, subject: Subject) -> Judgement | None:
+        match subject:
+            case CallSubject():
+                return judgement(subject.input["gate"])
+            case DispatchSubject():
+                return self._at(subject.run_id, f"dispatch:{subject.task.id}")
+            case PlanSubject() | RoundSubject():
+                return self._at(subject.run_id, boundary.value)
+
+    def _at(self, run_id: str, boundary: str) -> Judgement | None:
+        return judgement(self._gates.get((run_id, boundary), "none"))
+
+
+def judgement(gate: str) -> Judgement | None:
+    """The judgement that a gate's word stands for."""
+    if gate == "none":
+        return None
+    verdicts = {"allow": "allow", "deny": "deny", "fail": "failed"}
+    return Judgement(
+        verdict=verdicts.get(gate, "suspend"),  # type: ignore[arg-type]
+        reason=f"the gate says {gate}",
+        rule=gate,
+        policy_version="policy-1",
+        quorum=2 if gate == "ask_two" else 1,
+        expires_after_ms=EXPIRES_MS if gate == "ask_soon" else None,
+        use_within_ms=USE_WITHIN_MS if gate == "ask_use" else None,
+    )

@@ -1,0 +1,56 @@
+"""Decides what the models of the simulation say: what the workload scripted, with blunders in between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from placet.activities import CallModel
+from placet.calls import AssistantReply, ChatMessage, ModelReply, ToolCall
+from placet.errors import Code, ErrorClass, Failure
+from placet.messages import PLAN_THREAD
+from placet.runtime.ports import ActivityFailed
+from placet.values import Usage
+from tests.simulation.faults import Faults
+from tests.simulation.scheduler import Scheduler
+from tests.simulation.workload import Workload
+
+BLUNDER = "blunder"
+_BAD_PLANS = (
+    '{"tasks":[]}',
+    '{"tasks":[{"id":"a","title":"a","assignee":"ann","depends_on":["b"]},{"id":"b","title":"b","assignee":"ann","depends_on":["a"]}]}',
+    '{"tasks":[{"id":"a","title":"a","assignee":"nobody"}]}',
+    "not json",
+    '{"tasks":7}',
+)
+
+
+class SimModels:
+    """Every model there is. What it says next follows from the conversation alone."""
+
+    def __init__(self, scheduler: Scheduler, faults: Faults, workload: Workload) -> None:
+        self._scheduler = scheduler
+        self._faults = faults
+        self._workload = workload
+
+    async def call(self, activity: CallModel, conversation: Sequence[ChatMessage]) -> ModelReply:
+        """As ports.Models."""
+        await self._scheduler.pause()
+        if self._faults.hits("model_hangs"):
+            await self._scheduler.sleep(self._faults.between("model_hangs", 1_000, activity.timeout_ms + 60_000))
+        if self._faults.hits("model_fails"):
+            error_class = ErrorClass.TIMEOUT if self._faults.between("model_fails", 0, 1) else ErrorClass.TRANSIENT
+            raise ActivityFailed(Failure(code=Code.MODEL_FAILED, message="overloaded", error_class=error_class))
+        if activity.thread_id == PLAN_THREAD and self._faults.hits("model_blunders"):
+            return self._blunder()
+        replies = [message.reply for message in conversation if isinstance(message, AssistantReply)]
+        turn = sum(reply.raw_text != BLUNDER for reply in replies)
+        said = self._workload.says(activity.run_id, activity.thread_id, turn)
+        usage = Usage(input_tokens=len(conversation), output_tokens=10)
+        return ModelReply(text=said, usage=usage) if isinstance(said, str) else ModelReply(calls=said, usage=usage)
+
+    def _blunder(self) -> ModelReply:
+        kind = self._faults.between("model_blunders", 0, len(_BAD_PLANS))
+        if kind == len(_BAD_PLANS):
+            return ModelReply(text="I would rather talk.", raw_text=BLUNDER)
+        call = ToolCall(call_id="bad", tool="submit_plan", input_text=_BAD_PLANS[kind])
+        return ModelReply(calls=(call,), raw_text=BLUNDER)

@@ -1,0 +1,262 @@
+"""Decides how a process meets its store, its referee and its calls to the world: each suspends, and each may fail.
+
+A commit may fail, or happen without anybody learning of it. Between a load and the commit that rests on it anybody may
+write. A process that dies loses what it had in hand; what it had sent arrives all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter
+
+from placet.activities import Activity, CallModel, ProbeTool, RunTool, Stop
+from placet.calls import ChatMessage, Unsure
+from placet.errors import Certainty, Code, ErrorClass, Failure, RetryableError
+from placet.rows import FactKey
+from placet.ids import Address, derived_id
+from placet.instants import Instant
+from placet.messages import Envelope, ModelAnswered, ModelFailed, ToolProbed, ToolReturned
+from placet.runtime.ports import (
+    ActivityFailed,
+    CommitResult,
+    Fate,
+    JournalEntry,
+    Loaded,
+    Models,
+    OutboxRow,
+    Store,
+    Tools,
+    Unit,
+)
+from tests.simulation.broker import Broker
+from tests.simulation.faults import Faults
+from tests.simulation.history import History
+from tests.simulation.ledger import Ledger
+from tests.simulation.scheduler import Group, Scheduler, Task
+
+T = TypeVar("T")
+_CHAT: TypeAdapter[ChatMessage] = TypeAdapter(ChatMessage)
+
+
+def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that does not wait for anything."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+    raise AssertionError("the store of the simulation waits for something other than the scheduler")
+
+
+class SimClock:
+    """The store's clock: virtual time, which may have leapt."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self.leapt_ms = 0
+
+    def now_ms(self) -> Instant:
+        """As ports.Clock."""
+        return Instant(self._scheduler.now_ms + self.leapt_ms)
+
+
+class SimStore:
+    """A process's connection to the store."""
+
+    def __init__(self, inner: Store, clock: SimClock, ledger: Ledger, scheduler: Scheduler, faults: Faults) -> None:
+        self._inner = inner
+        self._clock = clock
+        self._ledger = ledger
+        self._scheduler = scheduler
+        self._faults = faults
+
+    async def _reach(self, fault: str) -> None:
+        await self._scheduler.pause()
+        if self._faults.hits("store_slow"):
+            await self._scheduler.sleep(self._faults.between("store_slow", 10, 8_000))
+        if self._faults.hits(fault):
+            raise RetryableError(Code.STORE_UNAVAILABLE, "the store is away")
+
+    async def load(self, addresses: Sequence[Address], keys: Sequence[FactKey]) -> Loaded:
+        """As ports.Store."""
+        await self._reach("load_fails")
+        loaded = at_once(self._inner.load(addresses, keys))  # type: ignore[arg-type]
+        await self._scheduler.pause()
+        return loaded
+
+    async def commit(self, units: Sequence[Unit]) -> Sequence[CommitResult]:
+        """As ports.Store."""
+        await self._reach("commit_fails")
+        if self._faults.hits("commit_lost_unknown"):
+            raise RetryableError(Code.OUTCOME_UNKNOWN, "nobody knows whether that was committed")
+        results = at_once(self._inner.commit(units))  # type: ignore[arg-type]
+        for unit, result in zip(units, results, strict=True):
+            if result.fate is Fate.COMMITTED:
+                self._ledger.committed(unit, self._clock.now_ms())
+            else:
+                self._ledger.refused(unit, result)
+        await self._scheduler.pause()
+        if self._faults.hits("commit_unknown"):
+            raise RetryableError(Code.OUTCOME_UNKNOWN, "nobody knows whether that was committed")
+        return results
+
+    async def claim_due(self, limit: int, lease_ms: int) -> Sequence[OutboxRow]:
+        """As ports.Store."""
+        await self._reach("claim_fails")
+        rows = at_once(self._inner.claim_due(limit, lease_ms))  # type: ignore[arg-type]
+        await self._scheduler.pause()
+        if self._faults.hits("claim_fails"):
+            raise RetryableError(Code.OUTCOME_UNKNOWN, "the claimed rows did not arrive")
+        return rows
+
+    async def next_due_ms(self) -> tuple[Instant, Instant | None]:
+        """As ports.Store."""
+        return at_once(self._inner.next_due_ms())  # type: ignore[arg-type]
+
+    async def discard(self, outbox_ids: Sequence[str]) -> None:
+        """As ports.Store."""
+        await self._reach("discard_fails")
+        at_once(self._inner.discard(outbox_ids))  # type: ignore[arg-type]
+        await self._scheduler.pause()
+
+    async def read_journal(self, address: Address) -> Sequence[JournalEntry]:
+        """As ports.Store."""
+        return at_once(self._inner.read_journal(address))  # type: ignore[arg-type]
+
+    async def read_thread(self, run_id: str, thread_id: str, upto: int) -> Sequence[str]:
+        """As ports.Store."""
+        await self._reach("load_fails")
+        return at_once(self._inner.read_thread(run_id, thread_id, upto))  # type: ignore[arg-type]
+
+    async def close(self) -> None:
+        """As ports.Store; the inner store outlives its processes."""
+
+
+class SimArbiter:
+    """A referee that keeps its word most of the time. Nothing may depend on it."""
+
+    def __init__(self, scheduler: Scheduler, faults: Faults, history: History) -> None:
+        self._scheduler = scheduler
+        self._faults = faults
+        self._history = history
+        self._claims: dict[str, tuple[str, int]] = {}
+
+    async def claim(self, keys: Sequence[str], nonce: str) -> Sequence[bool]:
+        """As ports.Arbiter."""
+        await self._scheduler.pause()
+        if self._faults.hits("referee_slow"):
+            await self._scheduler.sleep(self._faults.between("referee_slow", 10, 2_000))
+        if self._faults.hits("referee_forgets"):
+            self._claims.clear()
+        return [self._claim(key, nonce) for key in keys]
+
+    def _claim(self, key: str, nonce: str) -> bool:
+        now_ms = self._scheduler.now_ms
+        holder, until_ms = self._claims.get(key, ("", 0))
+        if holder != nonce and until_ms > now_ms:
+            self._history.sometimes["a claim was held by another"] += 1
+            return self._faults.hits("referee_grants")
+        if self._faults.hits("referee_refuses"):
+            return False
+        self._claims[key] = (nonce, now_ms + 3_000)
+        return True
+
+    async def finish(self, keys: Sequence[str], nonce: str) -> None:
+        """As ports.Arbiter."""
+        await self._scheduler.pause()
+        for key in keys:
+            if self._claims.get(key, ("", 0))[0] == nonce:
+                del self._claims[key]
+
+
+class SimReplies:
+    """Carries answers to whoever asked; some get lost."""
+
+    def __init__(self, deliver: Callable[[str, str], None], scheduler: Scheduler, faults: Faults) -> None:
+        self._deliver = deliver
+        self._scheduler = scheduler
+        self._faults = faults
+
+    async def send(self, reply_to: str, text: str) -> None:
+        """As ports.Replies."""
+        await self._scheduler.pause()
+        if not self._faults.hits("reply_lost"):
+            self._deliver(reply_to, text)
+
+
+class SimInvoker:
+    """Runs activities as tasks of its process; each result comes back as a message, unless something dies first."""
+
+    def __init__(
+        self, models: Models, tools: Tools, store: Store, broker: Broker, scheduler: Scheduler, faults: Faults, group: Group
+    ) -> None:
+        self._models = models
+        self._tools = tools
+        self._store = store
+        self._broker = broker
+        self._scheduler = scheduler
+        self._faults = faults
+        self._group = group
+        self._running: dict[Address, list[Task]] = {}
+
+    def start(self, activities: Sequence[Activity]) -> None:
+        """As ports.Invoker."""
+        for activity in activities:
+            owner = activity.owner()
+            if isinstance(activity, Stop):
+                for task in self._running.get(owner, ()):
+                    # Not here and now: the task may be the one that runs.
+                    self._scheduler.at(self._scheduler.now_ms, lambda task=task: self._scheduler.cancel(task, _Stopped()))
+                continue
+            run = self._call_model(activity) if isinstance(activity, CallModel) else self._call_tool(activity)
+            self._running.setdefault(owner, []).append(self._scheduler.spawn(f"activity {owner.text()}", run, self._group))
+
+    @property
+    def running(self) -> int:
+        """Activities in work."""
+        return sum(not task.done for tasks in self._running.values() for task in tasks)
+
+    async def _call_model(self, activity: CallModel) -> None:
+        names = {"tenant": activity.tenant, "run_id": activity.run_id, "thread_id": activity.thread_id}
+        try:
+            bodies = await self._store.read_thread(activity.run_id, activity.thread_id, activity.messages)
+            reply = await self._models.call(activity, [_CHAT.validate_json(body) for body in bodies])
+        except RetryableError:
+            return  # nothing is reported: the lease will find it
+        except _Stopped:
+            return
+        except ActivityFailed as error:
+            self._report(activity, ModelFailed(**names, turn=activity.turn, attempt=activity.attempt, failure=error.failure))
+        else:
+            self._report(activity, ModelAnswered(**names, turn=activity.turn, attempt=activity.attempt, reply=reply))
+
+    async def _call_tool(self, activity: RunTool | ProbeTool) -> None:
+        names: dict[str, Any] = {"tenant": activity.tenant, "run_id": activity.run_id, "operation_id": activity.operation_id}
+        try:
+            if isinstance(activity, RunTool):
+                outcome = await self._tools.run(activity)
+            else:
+                outcome = await self._tools.probe(activity)
+        except _Stopped:
+            outcome = Unsure(
+                failure=Failure(
+                    code=Code.CANCELLED, message="stopped", error_class=ErrorClass.CANCELLED, certainty=Certainty.UNKNOWN
+                )
+            )
+        if isinstance(activity, RunTool):
+            self._report(activity, ToolReturned(**names, attempt=activity.attempt, outcome=outcome))
+        else:
+            self._report(activity, ToolProbed(**names, attempt=activity.attempt, probe=activity.probe, outcome=outcome))
+
+    def _report(self, activity: Activity, message: ModelAnswered | ModelFailed | ToolReturned | ToolProbed) -> None:
+        if self._faults.hits("result_lost"):
+            return
+        owner = activity.owner()
+        self._broker.report(
+            Envelope(id=derived_id("res", owner.text(), message.model_dump_json()), message=message), self._group.name
+        )
+
+
+class _Stopped(Exception):
+    """The cancellation signal, as a tool or model call feels it."""
