@@ -128,15 +128,13 @@ async def test_every_answer_forbids_storing_framing_and_guessing(http: httpx.Asy
         assert "access-control-allow-origin" not in headers
 
 
-async def test_the_person_is_the_one_named_or_a_default_by_what_is_done(
-    world: World, http: httpx.AsyncClient
-) -> None:
+async def test_the_person_is_the_one_named_or_a_default_by_what_is_done(world: World, http: httpx.AsyncClient) -> None:
     row = world.add_request()
     decision = {"decision": "approve", "decision_id": "d1", "request_hash": row["request_hash"]}
     where = f"/v1/requests/{row['request_id']}/decisions"
     await http.post("/v1/runs", json={"run_id": "r2", "team": "release", "goal": "x"})
     await http.post(where, json=decision)
-    await http.post(where, json=decision, headers=[("Placet-Person", "Mária".encode())])  # type: ignore[list-item]
+    await http.post(where, json=decision, headers={b"Placet-Person": "Mária".encode()})
     submitted, decided, named = (message.model_dump() for message, _ in world.asked)
     assert (submitted["initiator"]["id"], submitted["initiator"]["kind"]) == ("developer", "human")
     assert decided["reviewer"]["id"] == "reviewer"

@@ -33,6 +33,12 @@ TAG = {
     "toolCallId": "c1.1",
     "consequential": True,
 }
+BIDI = {
+    "url": "http://safe.example.test/\u202e\u2066moc.rehto\u2069/data",
+    "path": "/srv/\u200bimportant",
+    "line": "a\u2028b",
+}
+"""Arguments that do not read as they are."""
 
 
 class World:
@@ -156,13 +162,17 @@ class World:
         row = next(row for row in self.tables["approval_request"] if row["request_id"] == message.request_id)
         if message.decision_id in self.stored:
             return self.stored[message.decision_id]
-        about = {"run_id": message.run_id, "request_id": message.request_id, "decision_id": message.decision_id}
+        about: dict[str, Any] = {
+            "run_id": message.run_id,
+            "request_id": message.request_id,
+            "decision_id": message.decision_id,
+        }
         if message.request_hash != row["request_hash"]:
             failure = Failure(code=Code.APPROVAL_STALE_DECISION, message="decided about another content")
             return _text(Receipt(answer="stale", failure=failure, **about))
         winner = next(iter(self.outcome_of(message.request_id)), None)
         if winner is not None:
-            won = {name: winner[name] for name in ("outcome", "decided_by", "decided_at_ms")}
+            won: dict[str, Any] = {name: winner[name] for name in ("outcome", "decided_by", "decided_at_ms")}
             return _text(Receipt(answer="conflict", **about, **won))
         outcome = {"approve": "approved", "reject": "rejected"}.get(message.decision, message.decision)
         self.put(

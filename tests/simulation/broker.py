@@ -173,6 +173,12 @@ class SimInbox:
         for delivery in back:
             self._return(self.taken.pop(delivery.token))
 
+    def lose_connection(self) -> None:
+        """The broker believes the process gone and gives what it had taken to others; the process does not know."""
+        for parcel in self.taken.values():
+            if parcel.owned_by is None:
+                self._return(parcel)
+
     def died(self, *, everything: bool) -> None:
         """What was taken and not settled comes again, somewhere."""
         for name in self._queues:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -86,12 +86,12 @@ class Clients:
         self._world.history.violate("I28", f"nobody answers {name}")
         return None
 
-    def spawn(self, name: str, acting: Any) -> None:
+    def spawn(self, name: str, act: Callable[..., Awaitable[object]], *args: object) -> None:
         """Let somebody act."""
         self.busy += 1
 
         async def until_done() -> None:
-            await acting
+            await act(*args)
             self.busy -= 1
 
         self._world.scheduler.spawn(name, until_done())
@@ -136,7 +136,7 @@ class Clients:
         message = self._decision(request, voice, word)
         names = [f"{voice.decision_id}#{at}" for at in range(voice.times)]
         for name in names[1:]:
-            self.spawn(name, self._decide(message, name))
+            self.spawn(name, self._decide, message, name)
         answer = await self._decide(message, names[0])
         if answer is None or not voice.then:
             return

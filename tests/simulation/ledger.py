@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from placet import limits
@@ -29,9 +30,9 @@ from placet.rows import (
     audit_leaf,
 )
 from placet.ids import Address
-from placet.messages import APPROVAL, OPERATION, RUN, THREAD
+from placet.messages import APPROVAL, LEASE_TYPES, OPERATION, RUN, THREAD
 from placet.requests import ApprovalRequest, request_hash, request_id
-from placet.runtime.ports import DeadLetter, JournalEntry, OutboxRow, StateWrite, Unit
+from placet.runtime.ports import CommitResult, DeadLetter, Fate, JournalEntry, OutboxRow, StateWrite, Unit
 from placet.statuses import APPROVAL_TERMINAL, OPERATION_TERMINAL, RUN_TERMINAL, THREAD_TERMINAL
 from placet.strict_json import parse
 from tests.simulation.application import ASKING, judgement
@@ -39,15 +40,19 @@ from tests.simulation.history import History
 
 TERMINAL = {RUN: RUN_TERMINAL, OPERATION: OPERATION_TERMINAL, APPROVAL: APPROVAL_TERMINAL, THREAD: THREAD_TERMINAL}
 
-REPEATABLE = ("approval.decide", "approval.request")
-"""A repeated question gets its answer again, also the asker's: those are moves that decide nothing anew."""
+REPEATABLE = ("approval.decide", "approval.request", "approval.revoke")
+"""Whoever asks again is answered again, in a step of its own: those are moves that decide nothing anew."""
 
 
 class Ledger:
     """Everything ever committed, and the checks on each commit."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, *, exclusive: bool) -> None:
         self._history = history
+        self._exclusive = exclusive
+        """One process owns the store: when it comes back, the leases of its former life have ended."""
+        self._before: Mapping[Address, StateWrite | None] = {}
+        """The states that the unit at hand replaces, as they were."""
         self.states: dict[Address, StateWrite] = {}
         self.journal: dict[Address, list[JournalEntry]] = defaultdict(list)
         self.applied: Counter[tuple[Address, str]] = Counter()
@@ -64,7 +69,11 @@ class Ledger:
         self.retries: dict[tuple[str, int], RetryRow] = {}
         self.said: Counter[tuple[str, str]] = Counter()
         self.leaves: dict[str, list[AuditLeafRow]] = defaultdict(list)
-        self.parked: list[tuple[DeadLetter, dict[str, Any]]] = []
+        self.parked: list[tuple[DeadLetter, str, dict[str, Any]]] = []
+        self.alive: dict[str, OutboxRow] = {}
+        """Outbox rows that are still there."""
+        self.done: dict[str, dict[str, Any]] = {}
+        """What the run was told of each operation's end."""
         self.new_requests: list[ApprovalRequest] = []
         """For the reviewers of the world to pick up."""
 
@@ -72,16 +81,18 @@ class Ledger:
 
     def committed(self, unit: Unit, now_ms: int) -> None:
         """Check and keep what one unit wrote. `now_ms` is the store's clock at the commit."""
-        before = {write.address: self.states.get(write.address) for write in unit.states}
+        self._before = {write.address: self.states.get(write.address) for write in unit.states}
+        for write in unit.states:
+            self._state(write, self._before[write.address], unit)
         for row in unit.rows:
             self._row(row, now_ms)
-        for write in unit.states:
-            self._state(write, before[write.address], unit)
         for entry in unit.journal:
             self._entry(entry)
         for outgoing in unit.outbox:
             self._check(outgoing.id not in self.sent, "I16", f"message {outgoing.id} ({outgoing.type}) was sent twice")
-            self.sent[outgoing.id] = outgoing
+            self.sent[outgoing.id] = self.alive[outgoing.id] = outgoing
+        for outbox_id in unit.consumed:
+            self.alive.pop(outbox_id, None)
         for address, version in unit.guards.items():
             found = self.states.get(address)
             now_there = found.version if found is not None else 0
@@ -89,9 +100,25 @@ class Ledger:
         if unit.before_ms is not None:
             self._check(now_ms < unit.before_ms, "I19", f"committed {now_ms - unit.before_ms} ms after its deadline")
         for letter in unit.dead_letters:
-            message = json.loads(letter.body)["message"]
+            envelope = json.loads(letter.body)
+            message = envelope["message"]
             self._history.note("parked", f"{letter.code} {letter.reason}: {message['type']} {_details(message)}")
-            self.parked.append((letter, message))
+            self.parked.append((letter, envelope["id"], message))
+
+    def refused(self, unit: Unit, result: CommitResult) -> None:
+        """The store did not take a unit."""
+        if result.fate is Fate.VIOLATED:
+            self._history.sometimes[f"a constraint refused a unit: {result.constraint}"] += 1
+            self._history.note("violated", result.constraint)
+
+    def discarded(self, outbox_ids: Sequence[str]) -> None:
+        """Published rows were deleted."""
+        for outbox_id in outbox_ids:
+            self.alive.pop(outbox_id, None)
+
+    def due(self, now_ms: int) -> bool:
+        """Whether a row is on its way or ought to be."""
+        return any(row.not_before_ms <= now_ms for row in self.alive.values())
 
     def _check(self, condition: bool, invariant: str, text: str) -> None:
         self._history.check(condition, invariant, text)
@@ -115,8 +142,10 @@ class Ledger:
         entries = self.journal[entry.address]
         self._check(entry.version == len(entries) + 1, "I17", f"{entry.address.text()}: journal entry {entry.version} follows {len(entries)}")
         entries.append(entry)
+        if message["type"] == "operation.done":
+            self.done[message["operation_id"]] = message
         sent = self.sent.get(entry.message_id)
-        if sent is not None:
+        if sent is not None and not (self._exclusive and sent.type in LEASE_TYPES):
             self._check(entry.at_ms >= sent.not_before_ms, "I18", f"{sent.type} fired {sent.not_before_ms - entry.at_ms} ms early")
         if message["type"] not in REPEATABLE:
             self.applied[entry.address, entry.message_id] += 1
@@ -232,7 +261,8 @@ class Ledger:
 
     def _authority(self, operation: OperationRow, now_ms: int) -> None:
         name = f"{operation.tool} {operation.operation_id}"
-        run = self.states.get(Address(operation.run_id, RUN, ""))
+        address = Address(operation.run_id, RUN, "")
+        run = self._before.get(address) or self.states.get(address)  # it may end in this very unit, after the start
         self._check(run is not None and run.status not in RUN_TERMINAL, "I7", f"{name} started in a run that is {run and run.status}")
         self._check(operation.deadline_ms is None or now_ms < operation.deadline_ms, "I27", f"{name} started after its deadline")
         if operation.authority != "approval":

@@ -8,7 +8,7 @@ from placet.activities import CallModel
 from placet.calls import AssistantReply, ChatMessage, ModelReply, ToolCall
 from placet.errors import Code, ErrorClass, Failure
 from placet.messages import PLAN_THREAD
-from placet.runtime.ports import ActivityFailed
+from placet.runtime.ports import ActivityError
 from placet.values import Usage
 from tests.simulation.faults import Faults
 from tests.simulation.scheduler import Scheduler
@@ -39,7 +39,7 @@ class SimModels:
             await self._scheduler.sleep(self._faults.between("model_hangs", 1_000, activity.timeout_ms + 60_000))
         if self._faults.hits("model_fails"):
             error_class = ErrorClass.TIMEOUT if self._faults.between("model_fails", 0, 1) else ErrorClass.TRANSIENT
-            raise ActivityFailed(Failure(code=Code.MODEL_FAILED, message="overloaded", error_class=error_class))
+            raise ActivityError(Failure(code=Code.MODEL_FAILED, message="overloaded", error_class=error_class))
         if activity.thread_id == PLAN_THREAD and self._faults.hits("model_blunders"):
             return self._blunder()
         replies = [message.reply for message in conversation if isinstance(message, AssistantReply)]

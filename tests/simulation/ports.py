@@ -19,7 +19,7 @@ from placet.ids import Address, derived_id
 from placet.instants import Instant
 from placet.messages import Envelope, ModelAnswered, ModelFailed, ToolProbed, ToolReturned
 from placet.runtime.ports import (
-    ActivityFailed,
+    ActivityError,
     CommitResult,
     Fate,
     JournalEntry,
@@ -118,6 +118,7 @@ class SimStore:
         """As ports.Store."""
         await self._reach("discard_fails")
         at_once(self._inner.discard(outbox_ids))  # type: ignore[arg-type]
+        self._ledger.discarded(outbox_ids)
         await self._scheduler.pause()
 
     async def read_journal(self, address: Address) -> Sequence[JournalEntry]:
@@ -226,7 +227,7 @@ class SimInvoker:
             return  # nothing is reported: the lease will find it
         except _Stopped:
             return
-        except ActivityFailed as error:
+        except ActivityError as error:
             self._report(activity, ModelFailed(**names, turn=activity.turn, attempt=activity.attempt, failure=error.failure))
         else:
             self._report(activity, ModelAnswered(**names, turn=activity.turn, attempt=activity.attempt, reply=reply))

@@ -72,6 +72,7 @@ class Scheduler:
         self._runnable: list[Task] = []
         self._later: list[tuple[int, int, Callable[[], None]]] = []
         self._order = count()
+        self._living: dict[Task, None] = {}
         self.failure: tuple[Task, Exception] | None = None
         """The first exception that left a coroutine: nothing may."""
 
@@ -96,6 +97,7 @@ class Scheduler:
     def spawn(self, name: str, coroutine: Coroutine[Any, Any, None], group: Group | None = None) -> Task:
         """Start a coroutine; it first runs at one of the next steps."""
         task = Task(name, coroutine, group)
+        self._living[task] = None
         if group is not None:
             group.tasks[task] = None
         self._runnable.append(task)
@@ -116,6 +118,14 @@ class Scheduler:
         """End every task of the group where it stands, as a kill signal would: nothing of it runs any more."""
         group.alive = False
         for task in list(group.tasks):
+            self._end(task)
+            task.coroutine.close()
+
+    def close(self) -> None:
+        """End everything."""
+        for task in list(self._living):
+            if task.group is not None:
+                task.group.alive = False
             self._end(task)
             task.coroutine.close()
 
@@ -220,6 +230,7 @@ class Scheduler:
 
     def _end(self, task: Task) -> None:
         task.done = True
+        self._living.pop(task, None)
         if task.group is not None:
             task.group.tasks.pop(task, None)
 

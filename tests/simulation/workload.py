@@ -16,7 +16,7 @@ from placet.messages import ANSWER_THREAD, PLAN_THREAD, CancelRun, Mode, SubmitR
 from placet.plans import DirectCall, PlannedTask
 from placet.requests import ApprovalRequest
 from placet.values import Principal, PrincipalKind
-from tests.simulation.application import LOOK, TOOLS
+from tests.simulation.application import LOOK, TOOLS, UNGRANTED
 
 INITIATOR = Principal(kind=PrincipalKind.HUMAN, id="dora")
 REVIEWERS = ("alice", "bob", "carol")
@@ -147,14 +147,16 @@ def plan_call(tasks: Sequence[PlannedTask]) -> tuple[ToolCall, ...]:
 def _tasks(random: Random, profile: Profile, team: str) -> tuple[PlannedTask, ...]:
     tasks: list[PlannedTask] = []
     for at in range(random.choice((1, 1, 2, 2, 3))):
-        direct = random.random() < 0.35
-        call = DirectCall(tool=random.choice(profile.tools), input=_input(random, profile)) if direct else None
+        call = None
+        if random.random() < 0.35:
+            call = DirectCall(tool=random.choice(profile.tools), input=_input(random, profile))
+        everybody = team == "pair" and (call is None or call.tool != UNGRANTED)
         tasks.append(
             PlannedTask(
                 id=f"t{at}",
                 title=f"task {at}",
                 description=random.choice(("", "with care")),
-                assignee=random.choice(("ann", "ben")) if team == "pair" else "ann",
+                assignee=random.choice(("ann", "ben")) if everybody else "ann",
                 depends_on=tuple(other.id for other in tasks if random.random() < 0.5),
                 priority=random.choice((0, 0, 1)),
                 call=call,

@@ -228,8 +228,9 @@ def check_count(value: object, what: str) -> int:
 
 
 def _retry_policy(retry: RetryPolicy | int, tool: str) -> RetryPolicy:
+    if isinstance(retry, RetryPolicy):
+        return retry
     what = f"retry of tool {tool!r}"
-    policy = retry if isinstance(retry, RetryPolicy) else RetryPolicy(attempts_max=check_count(retry, what))
-    if not 1 <= policy.attempts_max <= limits.ATTEMPTS_MAX:
-        raise invalid(f"{what}: 1 to {limits.ATTEMPTS_MAX} attempts, not {policy.attempts_max}")
-    return policy
+    if check_count(retry, what) > limits.ATTEMPTS_MAX:
+        raise invalid(f"{what}: at most {limits.ATTEMPTS_MAX} attempts, not {retry}")
+    return RetryPolicy(attempts_max=retry)

@@ -75,9 +75,9 @@ class TeamSpec(Value):
 def check_plan(tasks: Sequence[PlannedTask], team: TeamSpec) -> tuple[PlannedTask, ...]:
     """The tasks with assignees filled in where only one is possible; linear in tasks and edges.
 
-    Raises ContractError: PLAN_INVALID (no tasks, too many, an id that cannot be shown or stands twice, a dependency that
-    is unknown, doubled or the task itself, a cycle, which is named), INVALID_TASK_REQUIREMENTS (unknown or missing
-    assignee). `pointer` names the place.
+    Raises ContractError: PLAN_INVALID (no tasks, too many, an id that cannot be shown or stands twice, a dependency
+    that is unknown, doubled or the task itself, a cycle, which is named), INVALID_TASK_REQUIREMENTS (unknown or
+    missing assignee). `pointer` names the place.
     """
     if not tasks:
         raise _invalid("a plan needs at least one task", "/tasks")

@@ -107,8 +107,8 @@ def call_content(task_id: str, call: Call, *, consequential: bool, input_text: s
     """One tool call about to be made."""
     return ToolCallContent(
         tool_name=call.tool,
-        raw_input=_object(call.raw_input_text),
-        input=_object(input_text),
+        raw_input=read_object(call.raw_input_text),
+        input=read_object(input_text),
         agent_name=call.agent,
         task_id=task_id,
         tool_call_id=call.tool_call_id,
@@ -116,7 +116,8 @@ def call_content(task_id: str, call: Call, *, consequential: bool, input_text: s
     )
 
 
-def _object(text: str) -> dict[str, Any]:
+def read_object(text: str) -> dict[str, Any]:
+    """An object from its canonical text, where a double such as 1e20 stands as an integer. Raises ContractError."""
     value = parse(text, long_integers_are_doubles=True)
     if not isinstance(value, dict):
         raise ContractError(Code.TOOL_INPUT_INVALID, "the input is not an object")

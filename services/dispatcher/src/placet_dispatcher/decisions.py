@@ -12,11 +12,11 @@ from placet.errors import Code, ContractError, ErrorClass, Failure, PlacetError
 from placet.messages import ApprovalDecided, ExecuteOperation
 from placet.requests import ApprovalRequest, request_hash, verify_request
 from placet.rows import OutcomeRow
-from placet_dispatcher.asking import call_content, is_still_asked
+from placet_dispatcher.asking import call_content, is_still_asked, read_object
 from placet_dispatcher.draft import Draft
 from placet_dispatcher.graph import in_order
 from placet_dispatcher.planning import begin
-from placet_dispatcher.proposals import digest_of_call, read_input
+from placet_dispatcher.proposals import digest_of_call
 from placet_dispatcher.states import Call, Ending, PendingRequest
 from placet_dispatcher.words import refusal
 
@@ -72,7 +72,7 @@ def decide(draft: Draft, message: ApprovalDecided) -> str | None:
 def _fault(
     draft: Draft, pending: PendingRequest, outcome: OutcomeRow, request: ApprovalRequest | None
 ) -> Failure | None:
-    """Why the decision is not to be acted upon: rows that contradict, or a run that has moved on from what was shown."""
+    """Why the decision is not to be acted upon: rows that contradict, or a run that is no longer what was shown."""
     if request is None:
         return _integrity(f"{pending.request_id} has an outcome and no request")
     try:
@@ -149,7 +149,7 @@ def _is_safe(draft: Draft, request: PendingRequest) -> bool:
     if tool is None or team is None or team.agent_with(call.tool, call.agent) is None:
         return False
     try:
-        validated = draft.facts.validate_input(call.tool, read_input(call.raw_input_text))
+        validated = draft.facts.validate_input(call.tool, read_object(call.raw_input_text))
         if isinstance(validated, Failure):
             return False
         input_text = canonical_text(validated)
@@ -178,7 +178,7 @@ def _release_call(draft: Draft, request: PendingRequest) -> None:
         return
     decision = request.decision or ""
     if decision == "rejected":
-        draft.change(refused_calls=(*draft.state.refused_calls, digest_of_call(call)))
+        draft.change(refused_calls=(*draft.state.refused_calls, digest_of_call(draft.tasks[position].id, call)))
     text = refusal(decision, request.reason)
     failure = Failure(code=_CALL_CODES[decision], message=text, error_class=ErrorClass.APPROVAL)
     draft.answer_call(position, at, ok=False, text=text, failure=failure)

@@ -87,7 +87,9 @@ class Draft:
         self.change_task(position, calls=tuple(calls))
         return calls[at]
 
-    def end_task(self, position: int, status: str, *, output: str | None = None, failure: Failure | None = None) -> None:
+    def end_task(
+        self, position: int, status: str, *, output: str | None = None, failure: Failure | None = None
+    ) -> None:
         """A task reached its end; the calls of its last turn are forgotten."""
         task = self.change_task(
             position,
@@ -264,13 +266,13 @@ class Draft:
                         reason=reason,
                     )
                 )
-        self.change_task(position, status="skipped", thinking=False, calls=_unanswered(task.calls), ended_at_ms=self.now_ms)
+        self.change_task(
+            position, status="skipped", thinking=False, calls=_unanswered(task.calls), ended_at_ms=self.now_ms
+        )
         self.active.remove(position)
 
     def _close_thread(self, thread_id: str, reason: str) -> None:
-        self.send(
-            CloseThread(tenant=self.state.tenant, run_id=self.state.run_id, thread_id=thread_id, reason=reason)
-        )
+        self.send(CloseThread(tenant=self.state.tenant, run_id=self.state.run_id, thread_id=thread_id, reason=reason))
 
     def _skip_rest(self) -> None:
         for position, task in enumerate(self.tasks):

@@ -73,7 +73,8 @@ def skip_dependents(draft: Draft, position: int) -> None:
         if task.status != "pending":
             continue
         reason = Failure(
-            code=Code.TASK_FAILED, message=f"depends on {draft.tasks[cause].id!r}, which {_ENDED[draft.tasks[cause].status]}"
+            code=Code.TASK_FAILED,
+            message=f"depends on {draft.tasks[cause].id!r}, which {_ENDED[draft.tasks[cause].status]}",
         )
         draft.end_task(dependent, "skipped", failure=reason)
         unreachable += [(dependent, further) for further in task.dependents]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from placet import limits
 from placet.errors import Code, ContractError, ErrorClass, Failure
 from placet.facts import Facts
 from placet.instants import Instant, later
@@ -39,7 +40,7 @@ from placet_dispatcher.proposals import propose
 from placet_dispatcher.schedule import BUDGET, advance, give_up
 from placet_dispatcher.states import TERMINAL, PendingRequest, RunState
 from placet_dispatcher.submission import opened, submission_digest
-from placet_dispatcher.words import told
+from placet_dispatcher.words import cut, told
 
 __all__ = ["TERMINAL", "RunMachine", "RunState"]
 
@@ -130,9 +131,7 @@ def _submit(state: RunState | None, message: SubmitRun, facts: Facts, now_ms: In
 
 def _accepted(draft: Draft) -> Reply:
     state = draft.state
-    return Reply(
-        Receipt(answer="accepted", run_id=state.run_id, status=state.status, recorded_at_ms=draft.now_ms)
-    )
+    return Reply(Receipt(answer="accepted", run_id=state.run_id, status=state.status, recorded_at_ms=draft.now_ms))
 
 
 def _cancel(draft: Draft, message: CancelRun) -> Transition[RunState]:
@@ -248,13 +247,20 @@ def _operation_done(draft: Draft, message: OperationDone) -> str | None:
         return "no call waits for this operation"
     if draft.facts.status(message.run_id, OPERATION, message.operation_id) != message.status:
         return "the operation's own record says otherwise"
+    asked = [request for request in draft.requests if request.operation_id == message.operation_id]
+    if any(request.decision not in (None, "approved") for request in asked):
+        return "the call was not let through"
     position, at = found
-    ok = message.status == "succeeded"
-    failure = None if ok else message.failure or Failure(code=Code.TOOL_FAILED, message=f"the operation {message.status}")
+    failure = None
+    if message.status != "succeeded":
+        unknown = Failure(code=Code.TOOL_FAILED, message=f"the operation ended as {message.status}")
+        failure = message.failure or unknown
     text = (message.result_text or "null") if failure is None else told(failure)
-    draft.answer_call(position, at, ok=ok, text=text, failure=failure)
+    if draft.tasks[position].call is None:  # the model reads it; the output of a direct call is kept whole
+        text = cut(text, limits.RESULT_BYTES_MAX)
+    draft.answer_call(position, at, ok=failure is None, text=text, failure=failure)
     # Where it was asked about, the question is answered or moot: nobody is to decide on what is over.
-    for request in [request for request in draft.requests if request.operation_id == message.operation_id]:
+    for request in asked:
         draft.close_request(request, "the operation has ended")
         draft.requests.remove(request)
     draft.audit(

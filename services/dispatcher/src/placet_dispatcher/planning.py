@@ -9,6 +9,7 @@ from placet.canonical import canonical_text, digest
 from placet.errors import Code, ContractError
 from placet.gates import Boundary
 from placet.plans import Plan, PlannedTask, TeamSpec, check_plan
+from placet.strict_json import check_json_value
 from placet_dispatcher.asking import ask, named, plan_content, plan_subject
 from placet_dispatcher.draft import Draft, gate_failure
 from placet_dispatcher.graph import first_ready, planted
@@ -19,30 +20,44 @@ def checked(
 ) -> tuple[PlannedTask, ...]:
     """The tasks as `plans.check_plan` completes them, and every direct call within reach of the team.
 
-    Raises ContractError as `check_plan` does, TOOL_UNKNOWN and TOOL_NOT_GRANTED; `pointer` names the place.
+    Raises ContractError as `check_plan` and `check_inputs` do, TOOL_UNKNOWN and TOOL_NOT_GRANTED; `pointer` names the
+    place.
     """
+    check_inputs(tasks)
     complete = check_plan(tasks, team)
     for at, task in enumerate(complete):
         if task.call is None:
             continue
         pointer, name = f"/tasks/{at}/call/tool", task.call.tool
         if tool(name) is None:
-            raise ContractError(Code.TOOL_UNKNOWN, f"task {task.id!r} calls {name!r}, which is no tool", pointer=pointer)
+            text = f"task {task.id!r} calls {name!r}, which is no tool"
+            raise ContractError(Code.TOOL_UNKNOWN, text, pointer=pointer)
         if team.agent_with(name, task.assignee) is None:
-            whom = repr(task.assignee) if task.assignee else f"no agent of team {team.name!r}"
-            granted = "is not granted to" if task.assignee else "is granted to"
-            raise ContractError(
-                Code.TOOL_NOT_GRANTED, f"task {task.id!r} calls {name!r}, which {granted} {whom}", pointer=pointer
-            )
+            whom = f"not granted to {task.assignee!r}" if task.assignee else f"granted to no agent of {team.name!r}"
+            text = f"task {task.id!r} calls {name!r}, which is {whom}"
+            raise ContractError(Code.TOOL_NOT_GRANTED, text, pointer=pointer)
     return complete
+
+
+def check_inputs(tasks: Sequence[PlannedTask]) -> None:
+    """Refuse inputs of direct calls that JSON cannot carry, which only a caller in this process can send.
+
+    Raises ContractError JSON_* with the pointer of the value.
+    """
+    for at, task in enumerate(tasks):
+        if task.call is not None:
+            try:
+                check_json_value(task.call.input)
+            except ContractError as error:
+                pointer = f"/tasks/{at}/call/input{error.pointer or ''}"
+                raise ContractError(error.code, f"task {task.id!r}: {error.message}", pointer=pointer) from error
 
 
 def plan_text(tasks: Sequence[PlannedTask]) -> str:
     """A plan as canonical JSON: what `plan_only` answers with, and what `frozen_plan` takes back unchanged."""
     fields = set(PlannedTask.model_fields)
-    return canonical_text(
-        {"version": Plan.model_fields["version"].default, "tasks": [task.model_dump(mode="json", include=fields) for task in tasks]}
-    )
+    plain = [task.model_dump(mode="json", include=fields) for task in tasks]
+    return canonical_text({"version": Plan.model_fields["version"].default, "tasks": plain})
 
 
 def adopt(draft: Draft, planned: Sequence[PlannedTask]) -> None:

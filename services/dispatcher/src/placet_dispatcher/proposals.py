@@ -7,7 +7,7 @@ error result; nothing runs that nobody allowed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from placet import ids, limits
@@ -20,7 +20,7 @@ from placet.plans import DirectCall
 from placet.requests import ApprovalRequest
 from placet.rows import OperationRow
 from placet.strict_json import parse
-from placet_dispatcher.asking import ask, call_content
+from placet_dispatcher.asking import ask, call_content, read_object
 from placet_dispatcher.draft import WITHHELD, Draft, gate_failure
 from placet_dispatcher.states import Call
 from placet_dispatcher.words import told
@@ -42,7 +42,9 @@ class _Proposal(NamedTuple):
     tool: ToolSpec
 
 
-def propose(draft: Draft, position: int, calls: Sequence[ToolCall]) -> None:
+def propose(
+    draft: Draft, position: int, calls: Sequence[ToolCall], read: Callable[[str], dict[str, Any]] | None = None
+) -> None:
     """Take in the calls of one turn. A call id that stands twice is one call with one answer (E34)."""
     turn = draft.tasks[position].turn
     made: list[Call] = []
@@ -59,10 +61,10 @@ def propose(draft: Draft, position: int, calls: Sequence[ToolCall]) -> None:
             continue
         seen |= names
         if len(made) >= limits.CALLS_PER_TURN_MAX:
-            limit = limits.CALLS_PER_TURN_MAX
-            made.append(_refused(draft, call, Code.TOOL_INPUT_INVALID, f"not made: more than {limit} calls in one turn"))
+            message = f"not made: more than {limits.CALLS_PER_TURN_MAX} calls in one turn"
+            made.append(_refused(draft, call, Code.TOOL_INPUT_INVALID, message))
         else:
-            made.append(_decided(draft, position, call, asked.input_text))
+            made.append(_decided(draft, position, call, asked.input_text, read or read_input))
     draft.change_task(position, calls=tuple(made))
 
 
@@ -72,13 +74,14 @@ def propose_direct(draft: Draft, position: int, given: DirectCall) -> None:
         draft,
         position,
         [ToolCall(call_id=DIRECT_CALL_ID, tool=given.tool, input_text=canonical_text(given.input))],
+        read_object,
     )
 
 
-def _decided(draft: Draft, position: int, call: Call, input_text: str) -> Call:
+def _decided(draft: Draft, position: int, call: Call, input_text: str, read: Callable[[str], dict[str, Any]]) -> Call:
     task = draft.tasks[position]
     try:
-        raw_input = read_input(input_text)
+        raw_input = read(input_text)
     except ContractError as error:
         message = f"the input is cut or unreadable, the call was not made: {error.message}"
         return _refused(draft, call, Code.TOOL_INPUT_INVALID, message)
@@ -100,7 +103,7 @@ def _decided(draft: Draft, position: int, call: Call, input_text: str) -> Call:
     operation_id = ids.operation_id(draft.state.run_id, task_thread(task.id), task.turn, call.tool_call_id)
     known = {"agent": agent.name, "consequential": tool.consequential, "operation_id": operation_id}
     call = call.model_copy(update={**texts, **known})
-    if digest_of_call(call) in draft.state.refused_calls:
+    if digest_of_call(task.id, call) in draft.state.refused_calls:
         message = "a reviewer refused exactly this call before; it was not made and is not asked again"
         return _refused(draft, call, Code.APPROVAL_REJECTED, message)
     return _judged(_Proposal(draft, position, call, tool), raw_input, validated)
@@ -119,9 +122,9 @@ def read_input(input_text: str) -> dict[str, Any]:
     return value
 
 
-def digest_of_call(call: Call) -> str:
-    """What makes two calls the same call: the tool and the validated input."""
-    return digest_of_text(f"{call.tool}\n{call.input_text}")
+def digest_of_call(task_id: str, call: Call) -> str:
+    """What makes two calls of a task the same call: the tool and the validated input."""
+    return digest_of_text(f"{task_id}\n{call.tool}\n{call.input_text}")
 
 
 def _judged(proposal: _Proposal, raw_input: dict[str, Any], validated: dict[str, Any]) -> Call:
@@ -173,9 +176,7 @@ def _asked(proposal: _Proposal, judgement: Judgement) -> Call:
     try:
         content = call_content(task_id, call, consequential=tool.consequential, input_text=call.input_text)
         what = f"{call.agent} calls {call.tool} for task {task_id}"
-        request = ask(
-            draft, content, judgement, what, position=position, operation_id=call.operation_id, tool=tool
-        )
+        request = ask(draft, content, judgement, what, position=position, operation_id=call.operation_id, tool=tool)
     except ContractError as error:
         return _refused(draft, call, error.code, f"not made, since no person can be asked about it: {error.message}")
     _record(proposal, judgement, request)
@@ -233,6 +234,4 @@ def _refused(draft: Draft, call: Call, code: Code, message: str) -> Call:
 def _answered(draft: Draft, call: Call, failure: Failure) -> Call:
     """The call got its answer without becoming an operation."""
     draft.audit("call.refused", call.tool_call_id, tool=call.tool, code=failure.code.value)
-    return call.model_copy(
-        update={"text": told(failure), "failure": failure, "operation_id": "", **_NOTHING_ASKED}
-    )
+    return call.model_copy(update={"text": told(failure), "failure": failure, "operation_id": "", **_NOTHING_ASKED})

@@ -9,6 +9,7 @@ from placet.facts import Facts
 from placet.instants import Instant, later
 from placet.messages import PLAN_THREAD, SubmitRun
 from placet_dispatcher.draft import Draft
+from placet_dispatcher.planning import check_inputs
 from placet_dispatcher.states import RunState
 
 _PLANNED = ("goal", "plan_only")
@@ -17,6 +18,7 @@ _PLANNED = ("goal", "plan_only")
 
 def submission_digest(message: SubmitRun) -> str:
     """What tells a repeat of a submission from another one. Raises ContractError for what JSON cannot carry."""
+    check_inputs(message.tasks)
     return digest(message.model_dump(mode="json", exclude={"run_id"}))
 
 

@@ -69,5 +69,5 @@ def refusal(outcome: str, reason: str | None) -> str:
     if outcome == "expired":
         return "Nobody decided on this call in time. It was not made."
     if outcome == "revoked":
-        return f"The approval of this call was taken back: {reason}" if reason else "The approval of this call was taken back."
+        return "The approval of this call was taken back" + (f": {reason}" if reason else ".")
     return f"The question about this call was closed ({outcome}). It was not made."

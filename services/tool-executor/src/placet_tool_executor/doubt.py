@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from placet import limits
 from placet.activities import ProbeTool
-from placet.calls import EffectClass, ToolSpec
+from placet.calls import EffectClass
 from placet.canonical import parse_canonical
 from placet.errors import Certainty, Code, ContractError, Failure
 from placet.facts import Facts
@@ -48,16 +48,10 @@ def doubtful(
     spec = facts.tool(state.tool)
     if spec is None or not (unsure.seals(spec) or spec.can_reconcile):
         return ask(unsure, facts, now_ms, *effects)
-    due_ms = now_ms if unsure.seals(spec) else _quiet_ms(unsure, spec, facts, now_ms)
+    # A dead worker's request may still be on its way, so that silence means "never" only once this time is over.
+    quiet_ms = later(state.lease_until_ms, spec.quiescence_ms)
+    due_ms = now_ms if unsure.seals(spec) else quiet_ms
     return _probe_at(unsure, 1, due_ms, now_ms, *effects)
-
-
-def _quiet_ms(state: OperationState, spec: ToolSpec, facts: Facts, now_ms: Instant) -> Instant:
-    """When no request of attempt n can reach the tool's world any more, so that its silence means "never"."""
-    known_dead = state.lost and facts.incarnation > state.incarnation
-    # A dead process sends nothing after its death, which was before now; a live one may until its lease ends.
-    ended_ms = min(now_ms, state.lease_until_ms) if known_dead else state.lease_until_ms
-    return later(ended_ms, spec.quiescence_ms)
 
 
 # ── again ──────────────────────────────────────────────────────────────────────────────

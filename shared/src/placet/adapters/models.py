@@ -24,6 +24,7 @@ from placet.application import Agent, App
 from placet.calls import AssistantReply, ChatMessage, ModelReply, ToolCall, ToolResults, UserText
 from placet.errors import Certainty, Code, ErrorClass, Failure
 from placet.plans import PLAN_TOOL, TeamSpec
+from placet.retries import classify_status
 from placet.runtime.ports import ActivityError
 from placet.script import Script
 from placet.values import Usage
@@ -80,9 +81,8 @@ class ModelCaller:
         if agent is None or team is None:
             what = f"there is no agent {activity.agent!r}" if agent is None else f"there is no team {activity.team!r}"
             raise _failed(what, ErrorClass.INVALID)
-        model: Model[Any] | None = None
+        model = await self._model(agent, activity, conversation)
         try:
-            model = await self._model(agent, activity, conversation)
             response = await model_request(
                 model,
                 _to_messages(conversation),
@@ -107,14 +107,18 @@ class ModelCaller:
         if isinstance(agent.model, Script):
             return _function_model(agent.model, activity, conversation)
         async with self._opening:
-            known = self._models.get(agent.model)
-            if known is None:
-                from pydantic_ai.models import infer_model
+            if agent.model not in self._models:
+                self._models[agent.model] = await self._opened(agent.model)
+            return self._models[agent.model]
 
-                known = infer_model(agent.model, provider_factory=self._provider)
-                await self._open.enter_async_context(known)
-                self._models[agent.model] = known
-            return known
+    async def _opened(self, name: str) -> Model[Any]:
+        from pydantic_ai.models import infer_model
+
+        try:
+            return await self._open.enter_async_context(infer_model(name, provider_factory=self._provider))
+        except Exception as error:  # a missing key, a provider that nobody knows or whose library is not installed
+            what = f"the model {name!r} cannot be used: {_shown(error, self._secrets())}"
+            raise _failed(what, ErrorClass.INVALID) from error
 
     def _provider(self, name: str) -> Provider[Any]:
         from pydantic_ai.providers import infer_provider, infer_provider_class
@@ -172,7 +176,7 @@ def _settings(activity: CallModel) -> ModelSettings:
     from pydantic_ai.settings import ModelSettings
 
     limit_s = activity.timeout_ms / 1_000
-    settings = ModelSettings(max_retries=0, timeout=limit_s, request_timeout=limit_s)
+    settings = ModelSettings(timeout=limit_s, request_timeout=limit_s)
     if activity.purpose == "plan":
         settings["tool_choice"] = [PLAN_TOOL]
     return settings
@@ -319,7 +323,10 @@ def _failure_of(error: Exception, secrets: Sequence[str]) -> Failure:
     if isinstance(error, known.ModelQuotaExceededError):
         error_class, certainty = ErrorClass.BUDGET, Certainty.NOT_EXECUTED
     elif isinstance(error, known.ModelHTTPError):
-        error_class, certainty = _class_of_status(error.status_code)
+        error_class = classify_status(error.status_code)
+        # A refusal of the request has used nothing; of a server's own failure nobody knows.
+        refused = 400 <= error.status_code < 500 and error.status_code != 408
+        certainty = Certainty.NOT_EXECUTED if refused else Certainty.UNKNOWN
     elif isinstance(error, known.ModelRequestTimeout | known.ModelTimeoutError):
         error_class = ErrorClass.TIMEOUT
     elif isinstance(error, known.ModelConnectionError):
@@ -327,8 +334,6 @@ def _failure_of(error: Exception, secrets: Sequence[str]) -> Failure:
         certainty = Certainty.NOT_EXECUTED if error.phase in ("pool", "connect") else Certainty.UNKNOWN
     elif isinstance(error, known.ModelAPIError | known.UnexpectedModelBehavior):
         error_class, code = ErrorClass.INVALID, Code.MODEL_ANSWER_INVALID
-    elif isinstance(error, known.UserError | ImportError):
-        error_class, certainty = ErrorClass.INVALID, Certainty.NOT_EXECUTED
     details: dict[str, Any] = {"exception": type(error).__qualname__}
     if isinstance(error, known.ModelHTTPError):
         details["status"] = error.status_code
@@ -341,19 +346,6 @@ def _failure_of(error: Exception, secrets: Sequence[str]) -> Failure:
         retry_after_ms=None if wait_s is None else round(wait_s * 1_000),
         details=details,
     )
-
-
-def _class_of_status(status: int) -> tuple[ErrorClass, Certainty]:
-    """Case G03: 408, 409, 429 and 5xx may pass; every other 4xx stays as it is."""
-    if status in (401, 403):
-        return ErrorClass.DENIED, Certainty.NOT_EXECUTED
-    if status == 408:
-        return ErrorClass.TIMEOUT, Certainty.UNKNOWN
-    if status in (409, 429):
-        return ErrorClass.TRANSIENT, Certainty.NOT_EXECUTED
-    if status >= 500 and status != 501:
-        return ErrorClass.TRANSIENT, Certainty.UNKNOWN
-    return ErrorClass.INVALID, Certainty.NOT_EXECUTED
 
 
 def _shown(error: Exception, secrets: Sequence[str]) -> str:

@@ -1,0 +1,1 @@
+"""Facts in SQL: one set of tables for SQLite and PostgreSQL."""

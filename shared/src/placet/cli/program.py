@@ -1,0 +1,116 @@
+"""Decides what `placet` is: its commands, and how each way of ending becomes an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from placet.cli import decisions, development, exits, hashing, inbox, runs, session
+
+app = typer.Typer(
+    name="placet",
+    help="Runs teams of AI agents whose consequential steps wait for a human decision.",
+    epilog=exits.TABLE,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+run_app = typer.Typer(help="Start, list, look at, watch, cancel and account for runs.")
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    ctx: typer.Context,
+    url: Annotated[str | None, typer.Option(help="Address of the gateway.", envvar="PLACET_URL")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Data directory of `placet dev`: its token is used.", envvar="PLACET_DATA")
+    ] = None,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> int:
+    """Runs teams of AI agents whose consequential steps wait for a human decision."""
+    ctx.obj = session.Session(url, data)
+    if version:
+        from importlib.metadata import version as version_of
+
+        print(version_of("placet"))
+        raise typer.Exit
+    if ctx.invoked_subcommand is None:
+        print(ctx.get_help())
+    return exits.OK
+
+
+@run_app.callback(invoke_without_command=True)
+def _run(ctx: typer.Context) -> int:
+    """Start, list, look at, watch, cancel and account for runs."""
+    if ctx.invoked_subcommand is None:
+        print(ctx.get_help())
+    return exits.OK
+
+
+app.command("dev")(development.dev)
+app.add_typer(run_app, name="run")
+app.command("inbox")(inbox.inbox)
+app.command("show")(inbox.show)
+app.command("approve")(decisions.approve)
+app.command("reject")(decisions.reject)
+app.command("resolve")(decisions.resolve)
+app.command("revoke")(decisions.revoke)
+app.command("hash")(hashing.hash_document)
+app.command("doctor")(development.doctor)
+for _name, _command in runs.COMMANDS.items():
+    run_app.command(_name)(_command)
+
+
+def run(arguments: list[str]) -> int:
+    """Carry out a command and give its exit code. Every error is one line (or one JSON document), never a traceback."""
+    as_json = "--json" in arguments
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            # A terminal that lacks a character gets its escape, not a crash.
+            stream.reconfigure(errors="backslashreplace")
+    held: dict[str, Any] = {}
+    try:
+        code = app(arguments, prog_name="placet", standalone_mode=False, obj=held)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else exits.OK
+    except typer.Abort:
+        return exits.INTERRUPTED
+    except KeyboardInterrupt:
+        sys.stderr.write("\n")
+        return exits.INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read has enough; Python would complain once more on closing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exits.OK
+    except typer.TyperException as error:
+        return _usage(error, as_json=as_json)
+    except Exception as error:
+        return _failed(error, as_json=as_json)
+
+
+def _usage(error: Any, *, as_json: bool) -> int:
+    from placet.cli import output
+    from placet.errors import Code, ContractError
+
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "placet"
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    failure = ContractError(Code.PARAMETER_INVALID, " ".join(message.split()))
+    output.error(failure, exits.USAGE, f"{command} --help", as_json=as_json)
+    return exits.USAGE
+
+
+def _failed(error: Exception, *, as_json: bool) -> int:
+    from placet.cli import output
+    from placet.errors import PlacetError
+
+    if not isinstance(error, PlacetError):
+        raise error
+    code = exits.code_of(error)
+    output.error(error, code, exits.next_step(error), as_json=as_json)
+    return code

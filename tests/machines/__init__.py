@@ -1,0 +1,1 @@
+"""The machines, Given / When / Then: no I/O, no clock, no sleep."""

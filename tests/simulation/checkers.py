@@ -1,0 +1,277 @@
+"""Decides what must be true of answers as they arrive, of a world at rest, and of a finished one.
+
+The numbers are those of the list of invariants; what one commit can show is checked in `ledger`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from placet.errors import Code
+from placet.ids import Address
+from placet.messages import APPROVAL, LEASE_TYPES, OPERATION, RUN, THREAD, DecideApproval
+from placet.requests import ApprovalRequest
+from placet.retries import RetryInputs, decide
+from placet.rows import FactKey, OutcomeRow
+from placet.runtime.ports import OutboxRow
+from placet.runtime.replay import replay
+from placet.statuses import OPERATION_TERMINAL, RUN_TERMINAL
+from placet.values import PrincipalKind
+from tests.simulation.application import LOOK
+from tests.simulation.ports import at_once
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+IN_FLIGHT = {OPERATION: {"started", "waiting", "reconciling"}, THREAD: {"calling", "waiting"}}
+REJECTIONS = ("forged-",)
+"""Ids of messages that may be parked: those that somebody made up."""
+
+
+class Checker:
+    """The invariants over answers and over the world as a whole."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._told: dict[str, str] = {}
+        self._accepted: dict[str, str] = {}
+        self._revoked: list[ApprovalRequest] = []
+        self._bodies: dict[Address, tuple[int, dict[str, Any]]] = {}
+
+    def _check(self, condition: bool, invariant: str, text: str) -> None:
+        self._world.history.check(condition, invariant, text)
+
+    def body(self, address: Address) -> dict[str, Any]:
+        """The state at an address as plain JSON; empty where there is none."""
+        write = self._world.ledger.states.get(address)
+        if write is None:
+            return {}
+        known = self._bodies.get(address)
+        if known is None or known[0] != write.version:
+            known = self._bodies[address] = (write.version, json.loads(write.body))
+        return known[1]
+
+    # ── what is published ──────────────────────────────────────────────────────────────
+
+    def published(self, row: OutboxRow) -> None:
+        """A relay publishes a row: one that was committed, and is due."""
+        sent = self._world.ledger.sent.get(row.id)
+        self._check(sent is not None and sent.body == row.body, "I16", f"published {row.type} {row.id}, which nobody committed")
+        early_ms = row.not_before_ms - self._world.clock.now_ms()
+        self._check(early_ms <= 0 or self._lapsed(row), "I18", f"published {row.type} {early_ms} ms early")
+
+    def _lapsed(self, row: OutboxRow) -> bool:
+        """A lease whose worker is known to be dead is due at once."""
+        return self._world.layout.exclusive and row.type in LEASE_TYPES
+
+    # ── what people are told ───────────────────────────────────────────────────────────
+
+    def answered(self, message: DecideApproval, key: str, text: str) -> None:
+        """A final answer has reached somebody: true now and for ever, and the same for the same decision."""
+        history, ledger = self._world.history, self._world.ledger
+        answer = json.loads(text)
+        word = answer["answer"]
+        history.sometimes[f"decision: {word}"] += 1
+        before = self._told.setdefault(key, text)
+        self._check(before == text, "I6", f"{key} was told {before} and then {text}")
+        request = ledger.requests.get(message.request_id)
+        outcome = ledger.outcomes.get(message.request_id)
+        name = f"{message.request_id} {message.decision_id}"
+        if word in ("accepted", "duplicate"):
+            votes = [vote for vote in ledger.votes[message.request_id] if vote.decision_id == message.decision_id]
+            self._check(len(votes) == 1, "I2", f"{name} was told {word}, but {len(votes)} votes are recorded")
+            self._check(not votes or votes[0].decision == message.decision, "I2", f"{name} was told {word} of another word")
+        elif word == "conflict":
+            self._conflict(message, answer, outcome, name)
+        elif word == "expired":
+            self._check(outcome is not None and outcome.outcome == "expired", "I5", f"{name} was told expired, but it is {outcome}")
+        elif word == "closed":
+            closed = outcome is not None and outcome.outcome in ("cancelled", "superseded")
+            self._check(closed or message.request_id in ledger.revocations, "I5", f"{name} was told closed, but it is {outcome}")
+        elif word == "stale":
+            self._check(request is None or request.request_hash != message.request_hash, "I5", f"{name} was told stale")
+        elif word == "not_allowed":
+            own = request is not None and message.reviewer.id == request.initiator
+            self._check(own or message.reviewer.kind is not PrincipalKind.HUMAN, "I5", f"{name} was told not allowed")
+        elif word == "invalid":
+            known = ("approve", "reject", "executed", "not_executed")
+            fits = request is not None and (message.decision in known[2:]) == (request.scope == "operation_outcome")
+            self._check(message.decision not in known or not fits, "I5", f"{name} was told invalid")
+        else:
+            history.violate("I5", f"{name} was told {text}")
+
+    def _conflict(self, message: DecideApproval, answer: dict[str, Any], outcome: OutcomeRow | None, name: str) -> None:
+        ledger = self._world.ledger
+        if answer.get("outcome") is not None:
+            won = outcome is not None and (outcome.outcome, outcome.decided_by) == (answer["outcome"], answer.get("decided_by"))
+            self._check(won, "I5", f"{name} lost to {answer['outcome']} by {answer.get('decided_by')}, but it is {outcome}")
+            mine = outcome is not None and outcome.decision_id == message.decision_id
+            used = mine and any(a.answer == "accepted" for a in ledger.answers[message.request_id] if a.decision_id == message.decision_id)
+            self._check(not mine or used, "I5", f"{name} lost to itself")
+            return
+        voted = any(vote.person_id == message.reviewer.id for vote in ledger.votes[message.request_id])
+        used = any(attempt.decision_id == message.decision_id for attempt in ledger.answers[message.request_id])
+        self._check(voted or used, "I5", f"{name} was told conflict, but with whom?")
+
+    def revoked(self, request: ApprovalRequest) -> None:
+        """Somebody was told that an approval is taken back: nothing starts on it from now on, which the ledger checks."""
+        self._check(request.request_id in self._world.ledger.revocations, "I2", f"{request.request_id} is not revoked")
+
+    # ── runs ───────────────────────────────────────────────────────────────────────────
+
+    def run_statuses(self) -> dict[str, str]:
+        """The status of every run of the workload."""
+        states = self._world.ledger.states
+        found = {run.run_id: states.get(Address(run.run_id, RUN, "")) for run in self._world.workload.runs}
+        return {run_id: state.status if state is not None else "unknown" for run_id, state in found.items()}
+
+    def is_known(self, run_id: str) -> bool:
+        """Whether the run was submitted."""
+        return Address(run_id, RUN, "") in self._world.ledger.states
+
+    def unfinished(self) -> list[str]:
+        """Runs that have not ended."""
+        return [run_id for run_id, status in self.run_statuses().items() if status not in RUN_TERMINAL]
+
+    def open_requests(self) -> list[ApprovalRequest]:
+        """Questions without an outcome, the oldest first."""
+        ledger = self._world.ledger
+        return [request for request in ledger.requests.values() if request.request_id not in ledger.outcomes]
+
+    # ── a world at rest ────────────────────────────────────────────────────────────────
+
+    def at_rest(self) -> None:
+        """No message is under way and nobody has anything in hand: what waits must wait for a person, or for a timer."""
+        ledger = self._world.ledger
+        in_flight: dict[str, list[Address]] = defaultdict(list)
+        for address, state in ledger.states.items():
+            if state.status in IN_FLIGHT.get(address.machine, ()):
+                in_flight[address.run_id].append(address)
+        open_in: dict[str, list[str]] = defaultdict(list)
+        for request in self.open_requests():
+            open_in[request.run_id].append(request.request_id)
+        for run_id, status in self.run_statuses().items():
+            if status == "unknown":
+                continue
+            if status in RUN_TERMINAL:
+                self._check(not open_in[run_id], "I30", f"{run_id} is {status}, and {open_in[run_id]} are still open")
+                continue
+            if status == "suspended":
+                self._check(bool(open_in[run_id]), "I15", f"{run_id} is suspended, and nobody has a question before them")
+                self._check(not in_flight[run_id], "I26", f"{run_id} is suspended, and {in_flight[run_id]} are in flight")
+            else:
+                self._check(bool(in_flight[run_id]), "I29", f"{run_id} is {status}, and nothing of it is in flight")
+            self._pending(run_id)
+        self._waking(in_flight)
+
+    def _pending(self, run_id: str) -> None:
+        """What the run waits for is what people have before them: each question once, none forgotten, none decided."""
+        ledger = self._world.ledger
+        waiting = {r["request_id"] for r in self.body(Address(run_id, RUN, ""))["requests"] if r["decision"] is None}
+        decided = sorted(waiting & set(ledger.outcomes))
+        self._check(not decided, "I15", f"{run_id} still waits for {decided}, which are decided")
+        unasked = sorted(waiting - set(ledger.requests))
+        self._check(not unasked, "I30", f"{run_id} waits for {unasked}, which nobody was asked")
+
+    def _waking(self, in_flight: dict[str, list[Address]]) -> None:
+        """Whatever is in flight at rest will be woken by a timer."""
+        runs = {row.run_id for row in self._world.ledger.alive.values()}
+        for run_id, addresses in in_flight.items():
+            self._check(run_id in runs or not addresses, "I29", f"nothing will ever wake {addresses}")
+
+    # ── a finished world ───────────────────────────────────────────────────────────────
+
+    def finished(self) -> None:
+        """Everything has ended: the facts are whole, true to each other and to what was done in the world."""
+        self._store_equals_ledger()
+        self._journals_replay()
+        self._audit_is_whole()
+        self._operations()
+        self._requests()
+        self._parked()
+        self._retries()
+
+    def _store_equals_ledger(self) -> None:
+        ledger, store = self._world.ledger, self._world.store
+        loaded = at_once(store.load(list(ledger.states), []))
+        for address, write in ledger.states.items():
+            stored = loaded.states[address]
+            same = stored is not None and (stored.version, stored.status, stored.body) == (write.version, write.status, write.body)
+            self._check(same, "I3", f"{address.text()} in the store is not what was committed last")
+        keys = [FactKey("approval_outcome", o.run_id, o.request_id) for o in ledger.outcomes.values()]
+        keys += [FactKey("approval_request", r.run_id, r.request_id) for r in ledger.requests.values()]
+        keys += [FactKey("operation", o.run_id, o.operation_id) for o in ledger.operations.values()]
+        rows = at_once(store.load([], keys)).rows
+        for key in keys:
+            row = rows[key]
+            same = row is not None and row.model_dump_json() == ledger.texts[key.table, key, ""]
+            self._check(same, "I3", f"{key} in the store is not what was written")
+
+    def _journals_replay(self) -> None:
+        world = self._world
+        for address, write in world.ledger.states.items():
+            entries = at_once(world.store.read_journal(address))
+            try:
+                state = replay(world.machines[address.machine], entries)
+            except Exception as error:  # noqa: BLE001  # whatever it is, the journal is not true
+                world.history.violate("replay", f"{address.text()}: {type(error).__name__}: {error}")
+                continue
+            body = state.model_dump_json().encode() if state is not None else b""
+            self._check(body == write.body, "replay", f"the journal of {address.text()} gives another state")
+
+    def _audit_is_whole(self) -> None:
+        for run_id in self.run_statuses():
+            leaves, body = self._world.ledger.leaves[run_id], self.body(Address(run_id, RUN, ""))
+            last = leaves[-1].leaf if leaves else ""
+            same = (len(leaves), last) == (body.get("audit_seq"), body.get("audit_last"))
+            self._check(same, "I23", f"{run_id} has {len(leaves)} leaves and knows of {body.get('audit_seq')}")
+
+    def _operations(self) -> None:
+        world = self._world
+        for operation_id, row in world.ledger.operations.items():
+            state = world.ledger.states.get(Address(row.run_id, OPERATION, operation_id))
+            status = state.status if state is not None else "not started"
+            effects = len(world.outside.effects[operation_id])
+            name = f"{row.tool} {operation_id} is {status}"
+            self._check(state is None or status in OPERATION_TERMINAL, "I28", f"{name} in a finished world")
+            still_open = [a.n for a in world.ledger.attempts[operation_id] if (operation_id, a.n) not in world.ledger.ends]
+            self._check(not still_open, "I9", f"{name}, and attempt {still_open} is open")
+            if row.tool == LOOK:
+                continue
+            if status == "succeeded":
+                self._check(effects == 1, "I13", f"{name}, with {effects} effects")
+            if status in ("refused", "not started"):
+                self._check(effects == 0, "I13", f"{name}, with {effects} effects")
+            done = world.ledger.done.get(operation_id)
+            if done is not None and done["failure"] is not None:
+                certainty = done["failure"]["certainty"]
+                wrong = (certainty == "not_executed" and effects) or (certainty == "executed" and not effects)
+                self._check(not wrong, "I13", f"{name}, {certainty} was told, with {effects} effects")
+
+    def _requests(self) -> None:
+        world = self._world
+        for request_id, request in world.ledger.requests.items():
+            state = world.ledger.states.get(Address(request.run_id, APPROVAL, request_id))
+            outcome = world.ledger.outcomes.get(request_id)
+            status = state.status if state is not None else None
+            is_open = status == "open"
+            self._check((outcome is None) == is_open, "I30", f"{request_id} is {status} with outcome {outcome and outcome.outcome}")
+            if outcome is None or outcome.outcome != "approved" or request.scope != "tool_call":
+                continue
+            run = self.run_statuses()[request.run_id]
+            consumed = Address(request.run_id, OPERATION, request.operation_id) in world.ledger.states
+            self._check(consumed or run != "succeeded", "I15", f"{request_id} was approved, and nothing came of it")
+
+    def _parked(self) -> None:
+        for letter, message_id, message in self._world.ledger.parked:
+            self._check(letter.code != Code.INVARIANT, "I32", f"{message['type']} was parked: {letter.reason}")
+            made_up = message_id.startswith(REJECTIONS)
+            self._check(made_up, "I32", f"{message['type']} {message_id} was parked: {letter.code} {letter.reason}")
+
+    def _retries(self) -> None:
+        for (subject, attempt), row in self._world.ledger.retries.items():
+            again = decide(RetryInputs.model_validate_json(row.inputs_text)).model_dump_json()
+            same = json.loads(again) == json.loads(row.decision_text)
+            self._check(same, "I27", f"the retry decision {subject}/{attempt} does not follow from its inputs")

@@ -1,0 +1,106 @@
+"""Decides how a world ends: the faults are over, people answer what is open, and everything must come to its end.
+
+A run in which nothing failed but nothing was finished either is no success: progress is owed once the faults stop.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+from placet.requests import ApprovalRequest
+from tests.simulation.scheduler import START_MS
+from tests.simulation.workload import Voice
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+ROUNDS_MAX = 80
+"""Questions come one after another; a run that is asked about more often than this never ends."""
+HORIZON_MS = 6 * 3_600_000
+LATE_REVIEWERS = ("tess", "theo")
+
+
+class Tail:
+    """The last part of a world, without faults."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._random = Random(f"{world.seed}/tail")
+        self._asked: set[str] = set()
+
+    def run(self) -> None:
+        """Until every run is over, everybody has been answered, and the last timer has fired."""
+        world = self._world
+        for _ in range(ROUNDS_MAX):
+            if not self._until_rest():
+                return
+            unfinished = world.checker.unfinished()
+            if not unfinished:
+                break
+            self._go_on(unfinished)
+        else:
+            world.history.violate("I28", f"still unfinished after {ROUNDS_MAX} rounds: {world.checker.unfinished()}")
+            return
+        self._drain()
+
+    def _until_rest(self) -> bool:
+        """Step until nothing happens by itself before the clock moves. False when something was violated."""
+        world = self._world
+        while not (world.resting and not world.clients.busy):
+            if not world.step():
+                return self._stopped("nothing can run, and yet not everything is at rest")
+            if world.scheduler.now_ms > START_MS + HORIZON_MS:
+                world.history.violate("I28", "the world does not come to rest")
+                return False
+        world.checker.at_rest()
+        return not world.history.violations
+
+    def _stopped(self, why: str) -> bool:
+        if not self._world.history.violations:
+            self._world.history.violate("I28", why)
+        return False
+
+    def _go_on(self, unfinished: list[str]) -> None:
+        """Whoever can move the runs does: submitters who were not heard, people with a question before them, time."""
+        world = self._world
+        acted = False
+        for run_id in unfinished:
+            run = world.workload.by_id[run_id]
+            if not world.checker.is_known(run_id):
+                world.clients.spawn(f"submit {run_id}", world.clients.submit, run)
+                acted = True
+        for request in world.checker.open_requests():
+            if request.run_id in unfinished and request.request_id not in self._asked:
+                self._asked.add(request.request_id)
+                self._answer(request)
+                acted = True
+        if not acted and world.ledger.alive:
+            # Only timers can move it on: let the clock run to the next one.
+            self._until(min(row.not_before_ms for row in world.ledger.alive.values()) - world.clock.leapt_ms)
+        elif not acted:
+            world.history.violate("I28", f"nobody and nothing can move {unfinished} on")
+
+    def _until(self, at_ms: int) -> None:
+        world = self._world
+        while world.scheduler.now_ms <= at_ms and world.step():
+            pass
+
+    def _answer(self, request: ApprovalRequest) -> None:
+        word = "truth" if request.scope == "operation_outcome" else self._random.choice(("approve", "approve", "reject"))
+        for person in LATE_REVIEWERS[: request.quorum]:
+            voice = Voice(1, person, word, f"late-{request.request_id[-8:]}-{person}")
+            self._world.clients.spawn(f"{person} on {request.request_id}", self._world.clients.voice, request, voice)
+
+    def _drain(self) -> None:
+        """Every timer fires and is absorbed: nothing of a finished world is left on its way."""
+        world = self._world
+        while world.ledger.alive and not world.history.violations:
+            latest_ms = max(row.not_before_ms for row in world.ledger.alive.values()) - world.clock.leapt_ms
+            before = world.scheduler.now_ms
+            self._until(max(latest_ms, before))
+            if not self._until_rest():
+                return
+            if world.scheduler.now_ms > START_MS + HORIZON_MS or world.scheduler.now_ms == before:
+                rows = sorted(f"{row.type} {row.id}" for row in world.ledger.alive.values())
+                world.history.violate("I16", f"the outbox does not drain: {rows[:5]}")

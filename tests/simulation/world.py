@@ -1,0 +1,218 @@
+"""Decides how one seed runs: work and faults together, then the faults end, people answer, and everything must end well."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from random import Random
+
+from placet.adapters.memory import MemoryStore
+from placet.runtime.engine import Settlement
+from placet_embedded.system import machines
+from tests.simulation.application import SimApplication
+from tests.simulation.broker import Broker
+from tests.simulation.checkers import Checker
+from tests.simulation.clients import Clients
+from tests.simulation.faults import Faults
+from tests.simulation.history import History, Violation
+from tests.simulation.ledger import Ledger
+from tests.simulation.models import SimModels
+from tests.simulation.outside import Outside
+from tests.simulation.ports import SimArbiter, SimClock, SimStore
+from tests.simulation.processes import Layout, Process, a_layout
+from tests.simulation.scheduler import Scheduler
+from tests.simulation.tail import Tail
+from tests.simulation.workload import Profile, Workload
+
+CHAOS_MS_MAX = 240_000
+STEPS_MAX = 60_000
+"""Steps of one world. One that needs more is taken for one that never ends."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What one seed came to."""
+
+    seed: int
+    violations: list[Violation]
+    schedule: str
+    layout: str
+    tail: list[str]
+    digest: str
+    steps: int
+    faults: Counter[str]
+    sometimes: Counter[str]
+    runs: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def failed(self) -> bool:
+        """Whether an invariant did not hold."""
+        return bool(self.violations)
+
+    def __str__(self) -> str:
+        lines = [f"seed {self.seed} ({self.layout}) · {self.schedule}", *self.tail, *map(str, self.violations)]
+        return "\n".join(lines)
+
+
+class World:
+    """Everything there is under one seed."""
+
+    def __init__(self, seed: int, faults: Faults, profile: Profile, layout: Layout | None = None) -> None:
+        self.seed = seed
+        self.faults = faults
+        self.workload = Workload(seed, profile)
+        self.layout = layout or a_layout(Random(f"{seed}/layout"))
+        self.scheduler = Scheduler(Random(f"{seed}/schedule"))
+        self.history = History()
+        self.clock = SimClock(self.scheduler)
+        self.ledger = Ledger(self.history, exclusive=self.layout.exclusive)
+        self.checker = Checker(self)
+        self.machines = machines()
+        self.store = MemoryStore(clock=self.clock)
+        self.broker = Broker(
+            self.scheduler, faults, self.history, Random(f"{seed}/broker"), confirming=self.layout.confirming
+        )
+        self.outside = Outside(self.scheduler, faults, self.history, self.ledger, self.clock.now_ms)
+        self.models = SimModels(self.scheduler, faults, self.workload)
+        self.arbiter = SimArbiter(self.scheduler, faults, self.history)
+        self.clients = Clients(self, Random(f"{seed}/clients"))
+        self.cancelled: set[str] = set()
+        self._release = 1
+        self.processes = [Process(self, name, queues, self.layout) for name, queues in self.layout.hosts]
+
+    # ── what processes need ────────────────────────────────────────────────────────────
+
+    def connection(self) -> SimStore:
+        """A process's connection to the store."""
+        return SimStore(self.store, self.clock, self.ledger, self.scheduler, self.faults)
+
+    def open_store(self) -> None:
+        """A process becomes the store's exclusive owner: whatever another had in hand is dead."""
+        self.store.take_over()
+
+    def application(self) -> SimApplication:
+        """The application as a process that starts now is deployed with."""
+        return SimApplication(self.workload.gates, attempts_max=self.workload.attempts_max, release=self._release)
+
+    def settled(self, settlement: Settlement) -> None:
+        """A worker has settled a batch."""
+        self.history.sometimes["a unit lost a race"] += settlement.conflicts
+        self.history.sometimes["a unit was given back after losing races"] += bool(settlement.back)
+
+    # ── one seed ───────────────────────────────────────────────────────────────────────
+
+    def run(self) -> Report:
+        """Work under faults, then without."""
+        for process in self.processes:
+            process.start()
+        for run in self.workload.runs:
+            self.clients.spawn(f"submit {run.run_id}", self.clients.submit, run)
+            if run.cancel is not None:
+                self.clients.spawn(f"cancel {run.run_id}", self.clients.cancel, run)
+        if "forged" in self.faults.rates:
+            self.scheduler.spawn("forger", self.clients.forge())
+        for name, strike in (("clock_jumps", self._leap), ("tool_changed", self._deploy)):
+            if name in self.faults.rates:
+                self._recur(name, strike)
+        heal_ms = self.scheduler.now_ms + Random(f"{self.seed}/heal").randint(1_000, CHAOS_MS_MAX)
+        while self.scheduler.now_ms < heal_ms and self.step() and not self._finished():
+            pass
+        self._heal()
+        Tail(self).run()
+        if not self.history.violations:
+            self.checker.finished()
+        self.scheduler.close()
+        return self._report()
+
+    def step(self) -> bool:
+        """One step of the world. False when it has come to an end, or to a violation."""
+        scheduler, history = self.scheduler, self.history
+        history.now_ms = scheduler.now_ms
+        if not scheduler.step():
+            return False
+        if scheduler.failure is not None:
+            task, error = scheduler.failure
+            history.violate("I32", f"{task.name} ended with {type(error).__name__}: {error}")
+        while self.ledger.new_requests:
+            request = self.ledger.new_requests.pop()
+            if not self.faults.healed:
+                for voice in self.workload.voices(request):
+                    self.clients.spawn(f"{voice.person} on {request.request_id}", self.clients.voice, request, voice)
+        if scheduler.steps > STEPS_MAX:
+            history.violate("I28", f"no end after {STEPS_MAX} steps")
+        return not history.violations
+
+    @property
+    def resting(self) -> bool:
+        """Nothing happens until the clock moves: no message waits or is on its way, nobody has anything in hand."""
+        return (
+            self.scheduler.idle
+            and self.broker.empty
+            and all(process.resting for process in self.processes)
+            and not self.ledger.due(self.clock.now_ms())
+        )
+
+    def _finished(self) -> bool:
+        return self.scheduler.idle and not self.clients.busy and self.resting and not self.checker.unfinished()
+
+    def _recur(self, name: str, strike: object) -> None:
+        delay_ms = self.faults.between(name, 500, 60_000)
+
+        def again() -> None:
+            if not self.faults.healed:
+                strike()  # type: ignore[operator]
+                self._recur(name, strike)
+
+        self.scheduler.at(self.scheduler.now_ms + delay_ms, again)
+
+    def _leap(self) -> None:
+        self.faults.struck("clock_jumps")
+        self.clock.leapt_ms += self.faults.between("clock_jumps", 1, 20_000)
+        self.history.note("clock", f"leapt to +{self.clock.leapt_ms} ms")
+
+    def _deploy(self) -> None:
+        """A new release: processes get it when they start next, so old and new run side by side."""
+        if self._release == 1:
+            self.faults.struck("tool_changed")
+            self._release = 2
+            self.history.note("deployed", "release 2")
+            victims = [process for process in self.processes if self.faults.between("tool_changed", 0, 1)]
+            for process in victims:
+                process.die()
+
+    def _heal(self) -> None:
+        self.history.note("healed", self.faults.schedule())
+        self.faults.heal()
+        for process in self.processes:
+            if process.group is not None:
+                process.group.countdown = -1
+                process.group.frozen_until_ms = 0
+
+    def _report(self) -> Report:
+        runs = Counter(self.checker.run_statuses().values())
+        return Report(
+            self.seed,
+            self.history.violations,
+            self.faults.schedule(),
+            self.layout.name,
+            self.history.tail(),
+            self.history.digest(),
+            self.scheduler.steps,
+            self.faults.counts,
+            self.history.sometimes,
+            runs,
+        )
+
+
+def simulate(
+    seed: int,
+    *,
+    profile: Profile | None = None,
+    temper: str | None = None,
+    only: Collection[str] | None = None,
+    without: Collection[str] = (),
+    layout: Layout | None = None,
+) -> Report:
+    """Run one seed to its end."""
+    return World(seed, Faults(seed, temper=temper, only=only, without=without), profile or Profile(), layout).run()
