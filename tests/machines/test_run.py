@@ -209,7 +209,9 @@ def test_both_parents_end_and_the_child_starts_once() -> None:
 
 
 def test_a_failed_task_skips_what_depends_on_it_and_the_rest_goes_on() -> None:
-    play = Play().submit(a_task("a"), a_task("b", "a"), a_task("c", "b"), a_task("x"), a_task("y", "x"), a_task("z", "y", "c"))
+    play = Play().submit(
+        a_task("a"), a_task("b", "a"), a_task("c", "b"), a_task("x"), a_task("y", "x"), a_task("z", "y", "c")
+    )
     play.fail("a", BROKE)
     assert play.status == "running"
     play.say("x").say("y")

@@ -45,6 +45,7 @@ class Broker:
         self._decoded: dict[str, Envelope] = {}
         self.queues: dict[str, list[Parcel]] = {name: [] for name in QUEUES}
         self.on_the_way = 0
+        self._dead: set[str] = set()
         self.signals: dict[str, list[Signal]] = {name: [] for name in QUEUES}
 
     # ── sending ────────────────────────────────────────────────────────────────────────
@@ -91,6 +92,8 @@ class Broker:
         self._scheduler.at(self._scheduler.now_ms + delay_ms, arrive)
 
     def _arrive(self, queue: str, parcel: Parcel) -> None:
+        if parcel.owned_by in self._dead:
+            return
         self.queues[queue].append(parcel)
         for signal in self.signals[queue]:
             self._scheduler.set(signal)
@@ -120,6 +123,7 @@ class Broker:
 
     def forget(self, process: str, *, everything: bool) -> None:
         """A process died: what it had put there for itself is gone; with a queue in memory, everything is."""
+        self._dead.add(process)
         for waiting in self.queues.values():
             waiting[:] = [] if everything else [parcel for parcel in waiting if parcel.owned_by != process]
 

@@ -260,6 +260,8 @@ class Checker:
             self._check((outcome is None) == is_open, "I30", f"{request_id} is {status} with outcome {outcome and outcome.outcome}")
             if outcome is None or outcome.outcome != "approved" or request.scope != "tool_call":
                 continue
+            if request_id in world.ledger.revocations:
+                continue
             run = self.run_statuses()[request.run_id]
             consumed = Address(request.run_id, OPERATION, request.operation_id) in world.ledger.states
             self._check(consumed or run != "succeeded", "I15", f"{request_id} was approved, and nothing came of it")

@@ -69,14 +69,17 @@ class Profile:
 
     runs_max: int = 3
     tools: Sequence[str] = TOOLS
-    gates: Sequence[str] = ("allow", "ask", "ask", "ask", "ask_two", "ask_soon", "ask_use", "deny", "fail", "none")
+    gates: Sequence[str] = (
+        *("allow", "allow", "allow", "ask", "ask", "ask", "ask", "ask"),
+        *("ask_two", "ask_soon", "ask_use", "deny", "fail", "none"),
+    )
     modes: Sequence[Mode] = ("goal", "goal", "goal", "tasks", "tasks", "frozen_plan", "plan_only")
-    outer_gates: Sequence[str] = ("none", "none", "none", "none", "allow", "ask", "ask", "ask_soon", "deny", "fail")
+    outer_gates: Sequence[str] = (*("none",) * 14, *("ask",) * 4, "allow", "allow", "ask_soon", "ask_two", "deny", "fail")
     teams: Sequence[str] = ("solo", "solo", "pair", "rounds", "poor")
     cancels: float = 0.12
     timeouts: float = 0.1
     moods: Sequence[str] = ("plain", "plain", "plain", "race", "race", "muddle", "repeat", "revoke", "silent")
-    approve: float = 0.8
+    approve: float = 0.85
 
 
 class Workload:
@@ -87,7 +90,7 @@ class Workload:
         self.profile = profile
         random = Random(f"{seed}/work")
         self.attempts_max = random.choice((1, 3, 3))
-        count = random.choice((1, 1, 1, 1, 2, 2, 3))
+        count = random.choice((1, 1, 2, 2, 3))
         self.runs = [_run(f"run-{seed}-{at}", random, profile) for at in range(min(count, profile.runs_max))]
         self.by_id = {run.run_id: run for run in self.runs}
         self.gates = {(run.run_id, boundary): gate for run in self.runs for boundary, gate in run.gates.items()}
@@ -146,7 +149,7 @@ def plan_call(tasks: Sequence[PlannedTask]) -> tuple[ToolCall, ...]:
 
 def _tasks(random: Random, profile: Profile, team: str) -> tuple[PlannedTask, ...]:
     tasks: list[PlannedTask] = []
-    for at in range(random.choice((1, 1, 2, 2, 3))):
+    for at in range(random.choice((1, 2, 2, 3, 4))):
         call = None
         if random.random() < 0.35:
             call = DirectCall(tool=random.choice(profile.tools), input=_input(random, profile))

@@ -116,8 +116,13 @@ class World:
             if name in self.faults.rates:
                 self._recur(name, strike)
         heal_ms = self.scheduler.now_ms + Random(f"{self.seed}/heal").randint(1_000, CHAOS_MS_MAX)
-        while self.scheduler.now_ms < heal_ms and self.step() and not self._finished():
-            pass
+        seen = -1
+        while self.scheduler.now_ms < heal_ms and self.step():
+            if self.scheduler.idle and self.ledger.commits != seen and self.resting:
+                seen = self.ledger.commits
+                self.checker.at_rest()
+                if not self.clients.busy and not self.checker.unfinished():
+                    break
         self._heal()
         Tail(self).run()
         if not self.history.violations:
@@ -152,9 +157,6 @@ class World:
             and all(process.resting for process in self.processes)
             and not self.ledger.due(self.clock.now_ms())
         )
-
-    def _finished(self) -> bool:
-        return self.scheduler.idle and not self.clients.busy and self.resting and not self.checker.unfinished()
 
     def _recur(self, name: str, strike: object) -> None:
         delay_ms = self.faults.between(name, 500, 60_000)

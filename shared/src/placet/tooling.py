@@ -53,7 +53,8 @@ class Executed:
 class ToolError(Exception):
     """Base of what a tool may raise on purpose. Any other exception: nobody knows, unless the tool only reads.
 
-    `transient`: another try may succeed; whether there is one is for the tool's retry policy to say.
+    `transient`: another try may succeed; whether there is one is for the tool's retry policy to say. Where it is not
+    said, a tool's NotExecuted is final (it was refused), a probe's is not (it was lost), and Unsure never is.
     """
 
     def __init__(self, reason: str = "", *, transient: bool | None = None, retry_after_s: float | None = None) -> None:

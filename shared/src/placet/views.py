@@ -118,7 +118,9 @@ class AttemptView(View):
 
 
 class OperationView(View):
-    """One side effect and what became of it. `status` is none before its first start."""
+    """One side effect and what became of it. `status` is none before its first start; `doubt` is why the outcome of
+    its last attempt is not known. What it returned is the evidence of its last attempt.
+    """
 
     operation_id: str
     task_id: str | None = None
@@ -131,8 +133,7 @@ class OperationView(View):
     request_id: str | None = None
     request_hash: str | None = None
     status: str | None = None
-    result_text: str | None = None
-    failure: FailureView | None = None
+    doubt: FailureView | None = None
     attempts: list[AttemptView] = []
 
 

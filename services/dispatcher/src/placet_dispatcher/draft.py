@@ -29,6 +29,7 @@ from placet.messages import (
 from placet.plans import TeamSpec
 from placet.rows import Row, audit_leaf
 from placet_dispatcher.states import Call, Ending, PendingRequest, RunState, Task
+from placet_dispatcher.words import cut, share
 
 _TASK_MARKS = {"succeeded": "task.succeeded", "failed": "task.failed", "skipped": "task.skipped"}
 
@@ -105,7 +106,13 @@ class Draft:
         self.audit(_TASK_MARKS[status], task.id, code=failure.code.value if failure else None)
 
     def answer_call(self, position: int, at: int, *, ok: bool, text: str, failure: Failure | None = None) -> None:
-        """A call got its one answer; what was needed to ask for it is dropped, so that the state stays small."""
+        """A call got its one answer; what was needed to ask for it is dropped, so that the state stays small.
+
+        What a model will read is bounded; the output of a direct call is kept whole.
+        """
+        task = self.tasks[position]
+        if task.call is None:
+            text = cut(text, share(len(task.calls)))
         self.change_call(
             position, at, status="done", ok=ok, text=text, failure=failure, raw_input_text="", input_text="", agent=""
         )

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from placet import limits
 from placet.errors import Code, ContractError, ErrorClass, Failure
 from placet.facts import Facts
 from placet.instants import Instant, later
@@ -40,7 +39,7 @@ from placet_dispatcher.proposals import propose
 from placet_dispatcher.schedule import BUDGET, advance, give_up
 from placet_dispatcher.states import TERMINAL, PendingRequest, RunState
 from placet_dispatcher.submission import opened, submission_digest
-from placet_dispatcher.words import cut, told
+from placet_dispatcher.words import told
 
 __all__ = ["TERMINAL", "RunMachine", "RunState"]
 
@@ -256,8 +255,6 @@ def _operation_done(draft: Draft, message: OperationDone) -> str | None:
         unknown = Failure(code=Code.TOOL_FAILED, message=f"the operation ended as {message.status}")
         failure = message.failure or unknown
     text = (message.result_text or "null") if failure is None else told(failure)
-    if draft.tasks[position].call is None:  # the model reads it; the output of a direct call is kept whole
-        text = cut(text, limits.RESULT_BYTES_MAX)
     draft.answer_call(position, at, ok=failure is None, text=text, failure=failure)
     # Where it was asked about, the question is answered or moot: nobody is to decide on what is over.
     for request in asked:

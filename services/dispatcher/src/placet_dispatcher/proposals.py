@@ -23,7 +23,7 @@ from placet.strict_json import parse
 from placet_dispatcher.asking import ask, call_content, read_object
 from placet_dispatcher.draft import WITHHELD, Draft, gate_failure
 from placet_dispatcher.states import Call
-from placet_dispatcher.words import told
+from placet_dispatcher.words import cut, share, told
 
 DIRECT_CALL_ID = "direct"
 """The model call id of a task that is one given call."""
@@ -65,7 +65,10 @@ def propose(
             made.append(_refused(draft, call, Code.TOOL_INPUT_INVALID, message))
         else:
             made.append(_decided(draft, position, call, asked.input_text, read or read_input))
-    draft.change_task(position, calls=tuple(made))
+    bytes_max = share(len(made))
+    draft.change_task(
+        position, calls=tuple(call.model_copy(update={"text": cut(call.text, bytes_max)}) for call in made)
+    )
 
 
 def propose_direct(draft: Draft, position: int, given: DirectCall) -> None:

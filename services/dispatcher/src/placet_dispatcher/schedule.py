@@ -26,7 +26,7 @@ from placet_dispatcher.draft import Draft, gate_failure
 from placet_dispatcher.graph import fail, in_order, skip_dependents, succeed
 from placet_dispatcher.proposals import propose_direct
 from placet_dispatcher.states import Ending, Task
-from placet_dispatcher.words import answer_text, cut, share, task_text
+from placet_dispatcher.words import answer_text, task_text
 
 BUDGET = Ending(
     status="budget_exhausted",
@@ -92,11 +92,7 @@ def give_up(draft: Draft, position: int) -> None:
 
 def _next_turn(draft: Draft, position: int) -> None:
     task = draft.tasks[position]
-    bytes_max = share(len(task.calls))
-    results = tuple(
-        ToolResult(call_id=call.call_id, tool=call.tool, ok=call.ok, text=cut(call.text, bytes_max))
-        for call in task.calls
-    )
+    results = tuple(ToolResult(call_id=call.call_id, tool=call.tool, ok=call.ok, text=call.text) for call in task.calls)
     draft.change_task(position, turn=task.turn + 1, thinking=True, calls=())
     draft.take_turn(task_thread(task.id), task.turn + 1, "work", task.assignee or "", ToolResults(results=results))
 

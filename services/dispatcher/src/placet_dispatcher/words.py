@@ -11,15 +11,18 @@ from placet_dispatcher.states import RunState, Task
 APPENDED_BYTES_MAX = limits.CONTENT_BYTES_MAX
 """What one turn may add to a conversation; shared out evenly where it is not enough for all."""
 
+_MARK_BYTES = 64
+"""Room for the line that says how much is missing."""
+
 
 def cut(text: str, bytes_max: int) -> str:
-    """The text, or its beginning with a line that says how much is missing. Never cut in silence."""
+    """The text where it fits, else its beginning with a line that says how much is missing. Never cut in silence."""
     if len(text) * 4 <= bytes_max:
         return text
     data = text.encode()
     if len(data) <= bytes_max:
         return text
-    kept = data[:bytes_max].decode(errors="ignore")
+    kept = data[: max(bytes_max - _MARK_BYTES, 0)].decode(errors="ignore")
     return f"{kept}\n[cut: the first {len(kept.encode()):,} of {len(data):,} bytes]"
 
 

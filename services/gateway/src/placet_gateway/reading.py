@@ -215,8 +215,7 @@ def _operation_view(row: Columns, state: Columns | None, attempts: Iterable[Colu
     return OperationView(
         **columns,
         status=state["status"] if state is not None else None,
-        result_text=body.get("result_text"),
-        failure=failure_view(body.get("failure")),
+        doubt=failure_view(body.get("doubt")),
         attempts=[_attempt(attempt) for attempt in sorted(attempts, key=lambda attempt: int(attempt["n"]))],
     )
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from placet.activities import Stop
-from placet.calls import Executed, NotExecuted, ToolOutcome, Unsure
+from placet.calls import EffectClass, Executed, NotExecuted, ToolOutcome, Unsure
 from placet.canonical import canonical_text
 from placet.errors import Certainty, Code, ErrorClass, Failure, TerminalError
 from placet.facts import Facts
@@ -69,7 +69,7 @@ class OperationMachine:
                 return FactKey("operation", run_id, message.operation_id), FactKey(STATE, run_id, RUN, "")
             case OperationLeaseEnded() | ProbeOperation():
                 return (FactKey("operation", run_id, message.operation_id),)
-            case ToolReturned() | ToolProbed() if isinstance(message.outcome, Unsure):
+            case ToolReturned() | ToolProbed() if not isinstance(message.outcome, Executed):
                 return (FactKey("operation", run_id, message.operation_id),)
             case ApprovalDecided():
                 return _approval(run_id, message.request_id)[:2]
@@ -199,17 +199,25 @@ def _returned(
     outcome = message.outcome
     end = attempt_ended(state, _word(outcome, cancelling=state.cancelling), now_ms, outcome.model_dump_json())
     if state.cancelling:
-        return cancelled(state, Certainty(outcome.certainty), end)
+        unknown = isinstance(outcome, NotExecuted) and _in_doubt_before(state)
+        return cancelled(state, Certainty.UNKNOWN if unknown else Certainty(outcome.certainty), end)
     match outcome:
         case Executed():
             return executed(state, outcome, end)
         case NotExecuted():
-            failed = state.model_copy(update={"failures": state.failures + 1, "lost": False})
             failure = outcome.failure or _silent("the tool did nothing and does not say why")
+            if _in_doubt_before(state):
+                return doubtful(state, failure, facts, now_ms, end, lost=False)
+            failed = state.model_copy(update={"failures": state.failures + 1, "lost": False})
             return again(failed, failure, Certainty.NOT_EXECUTED, facts, now_ms, end)
         case Unsure():
             failure = outcome.failure or _unknown("the tool does not know whether it happened")
             return doubtful(state, failure, facts, now_ms, end, lost=False)
+
+
+def _in_doubt_before(state: OperationState) -> bool:
+    """Whether an earlier attempt may have had the effect, so that this one's silence does not say that there is none."""
+    return state.earlier is not None and state.effect is not EffectClass.READ_ONLY
 
 
 def _word(outcome: ToolOutcome, *, cancelling: bool) -> str:
@@ -227,6 +235,8 @@ def _late(state: OperationState, outcome: ToolOutcome, facts: Facts, now_ms: Ins
     if isinstance(outcome, NotExecuted):
         if state.status == "waiting":
             return absorb("the next attempt is due already")
+        if _in_doubt_before(state):
+            return absorb("an earlier attempt is in doubt as well")
         counted = state.model_copy(update={"lost": False, "failures": state.failures + state.lost})
         return _did_not_happen(counted, outcome.failure or _silent("the tool did nothing"), facts, now_ms)
     return executed(state, outcome, *question_closed(state, "succeeded"))

@@ -40,6 +40,8 @@ class OperationState(State):
     """Attempts that the tool itself failed. Those whose worker was lost are not among them."""
     doubt: Failure | None = None
     """Why nobody knows the outcome of attempt n; None while it runs, and once it is known."""
+    earlier: Failure | None = None
+    """Why nobody knows the outcome of an attempt before n: that n did nothing says nothing of that one."""
     lost: bool = False
     """Whether the doubt is that the worker was lost."""
     probe: int = 0

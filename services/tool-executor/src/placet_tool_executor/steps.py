@@ -40,6 +40,7 @@ def start(
         incarnation=incarnation,
         before_ms=permit.before_ms,
         failures=state.failures if state else 0,
+        earlier=(state.doubt or state.earlier) if state else None,
     )
     attempt = AttemptRow(
         tenant=row.tenant,

@@ -1,8 +1,9 @@
 """Decides how a conversation reaches a model and how its answer comes back: one request of pydantic-ai, once.
 
 `provider:model` is any provider that pydantic-ai knows; a scripted model is its function model, on the same path.
-Retries of the provider's SDK are off: the one retry rule is ours (DESIGN §6, case G08). The library is imported when
-the first model is called, since that takes longer than everything else together.
+Retries of the provider's SDK are off: the one retry rule is ours (DESIGN §6, case G08). Clients without such a switch
+(Bedrock, Hugging Face, xAI) keep theirs, within the one time limit. The library is imported when the first model is
+called, in a thread, since that takes longer than everything else together.
 
 Providers read their keys from their own variables (OPENAI_API_KEY, ANTHROPIC_API_KEY, …) unless `ModelAccess` gives
 them. `openai:` speaks OpenAI's Responses API; servers that speak chat completions are reached by `openai-chat:`.
@@ -11,6 +12,7 @@ them. `openai:` speaks OpenAI's Responses API; servers that speak chat completio
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -71,22 +73,24 @@ class ModelCaller:
         self._providers: dict[str, Provider[Any]] = {}
         self._open = AsyncExitStack()
         self._opening = asyncio.Lock()
+        self._imported = False
 
     async def call(self, activity: CallModel, conversation: Sequence[ChatMessage]) -> ModelReply:
         """The model's reply. Raises ActivityError with code MODEL_FAILED or MODEL_ANSWER_INVALID; never retries."""
-        from pydantic_ai.direct import model_request
-
         agent = self._app.agents.get(activity.agent)
         team = self._app.team(activity.team)
         if agent is None or team is None:
             what = f"there is no agent {activity.agent!r}" if agent is None else f"there is no team {activity.team!r}"
             raise _failed(what, ErrorClass.INVALID)
+        await self._import_library()
+        from pydantic_ai.direct import model_request
+
         model = await self._model(agent, activity, conversation)
         try:
             response = await model_request(
                 model,
                 _to_messages(conversation),
-                model_settings=_settings(activity),
+                model_settings=_settings(activity, model),
                 model_request_parameters=self._parameters(agent, team, activity),
             )
         except ActivityError:
@@ -103,6 +107,13 @@ class ModelCaller:
 
     # ── the model ──────────────────────────────────────────────────────────────────────
 
+    async def _import_library(self) -> None:
+        """Once, without holding up the event loop, which has others to serve."""
+        if not self._imported:
+            async with self._opening:
+                await asyncio.to_thread(importlib.import_module, "pydantic_ai.direct")
+                self._imported = True
+
     async def _model(self, agent: Agent, activity: CallModel, conversation: Sequence[ChatMessage]) -> Model[Any]:
         if isinstance(agent.model, Script):
             return _function_model(agent.model, activity, conversation)
@@ -115,7 +126,8 @@ class ModelCaller:
         from pydantic_ai.models import infer_model
 
         try:
-            return await self._open.enter_async_context(infer_model(name, provider_factory=self._provider))
+            model = await asyncio.to_thread(infer_model, name, self._provider)  # it imports the provider's library
+            return await self._open.enter_async_context(model)
         except Exception as error:  # a missing key, a provider that nobody knows or whose library is not installed
             what = f"the model {name!r} cannot be used: {_shown(error, self._secrets())}"
             raise _failed(what, ErrorClass.INVALID) from error
@@ -172,11 +184,12 @@ class ModelCaller:
         return ToolDefinition(name=name, description=tool.description or None, parameters_json_schema=schema)
 
 
-def _settings(activity: CallModel) -> ModelSettings:
+def _settings(activity: CallModel, model: Model[Any]) -> ModelSettings:
     from pydantic_ai.settings import ModelSettings
 
-    limit_s = activity.timeout_ms / 1_000
-    settings = ModelSettings(timeout=limit_s, request_timeout=limit_s)
+    settings = ModelSettings(request_timeout=activity.timeout_ms / 1_000)
+    if "max_retries" not in type(model).unsupported_settings:
+        settings["max_retries"] = 0
     if activity.purpose == "plan":
         settings["tool_choice"] = [PLAN_TOOL]
     return settings

@@ -1,4 +1,4 @@
-"""What people type: `placet`. Every command is in the module of its subject; nothing heavy is imported before it runs."""
+"""What people type: `placet`. Each command is in the module of its subject, and imports what it needs when it runs."""
 
 from __future__ import annotations
 

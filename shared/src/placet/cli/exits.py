@@ -18,11 +18,13 @@ UNKNOWN = 4
 """It may or may not have happened: repeat the same command."""
 UNREACHABLE = 5
 """No gateway answers; nothing was asked."""
+DEFECT = 70
+"""Placet itself is wrong."""
 INTERRUPTED = 130
 
 TABLE = (
     "Exit codes: 0 done, 1 refused or failed, 2 bad usage or input, 3 waiting for a person (--wait), "
-    "4 outcome unknown (repeat the same command), 5 no gateway answers."
+    "4 outcome unknown (repeat the same command), 5 no gateway answers, 70 a defect of Placet, 130 interrupted."
 )
 
 _NEXT_STEPS = {

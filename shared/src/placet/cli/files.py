@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from placet import limits, strict_json
+from placet.canonical import parse_canonical
 from placet.errors import Code, ContractError
 
 _PLACE = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
@@ -32,11 +33,24 @@ def read_json(name: str) -> strict_json.JsonValue:
     """The JSON document in a file. Raises ContractError with the file's name before the reason."""
     data = read_bytes(name)
     try:
-        return strict_json.parse(data)
+        return _parsed(data)
     except ContractError as error:
         raise ContractError(
             error.code, f"{'standard input' if name == '-' else name}: {error.message}", pointer=error.pointer
         ) from error
+
+
+def _parsed(data: bytes) -> strict_json.JsonValue:
+    """Strictly read; canonical text may hold what only canonical text can mean, such as 1e20 written out."""
+    try:
+        return strict_json.parse(data)
+    except ContractError as error:
+        if error.code is not Code.JSON_NUMBER:
+            raise
+        try:
+            return parse_canonical(data.decode().strip())
+        except ContractError:
+            raise error from None
 
 
 def read_tasks(name: str) -> list[dict[str, Any]]:

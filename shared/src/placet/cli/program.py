@@ -34,6 +34,7 @@ def _root(
 ) -> int:
     """Runs teams of AI agents whose consequential steps wait for a human decision."""
     ctx.obj = session.Session(url, data)
+    ctx.call_on_close(ctx.obj.close)
     if version:
         from importlib.metadata import version as version_of
 
@@ -73,9 +74,8 @@ def run(arguments: list[str]) -> int:
         if hasattr(stream, "reconfigure"):
             # A terminal that lacks a character gets its escape, not a crash.
             stream.reconfigure(errors="backslashreplace")
-    held: dict[str, Any] = {}
     try:
-        code = app(arguments, prog_name="placet", standalone_mode=False, obj=held)
+        code = app(arguments, prog_name="placet", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else exits.OK
     except typer.Abort:
@@ -89,7 +89,7 @@ def run(arguments: list[str]) -> int:
         return exits.OK
     except typer.TyperException as error:
         return _usage(error, as_json=as_json)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  a defect is told in one line as well, and where it is on request
         return _failed(error, as_json=as_json)
 
 
@@ -107,10 +107,14 @@ def _usage(error: Any, *, as_json: bool) -> int:
 
 def _failed(error: Exception, *, as_json: bool) -> int:
     from placet.cli import output
-    from placet.errors import PlacetError
+    from placet.errors import InvariantError, PlacetError
 
     if not isinstance(error, PlacetError):
-        raise error
+        if os.environ.get("PLACET_TRACEBACK"):
+            raise error
+        defect = InvariantError(f"Placet has a defect: {type(error).__name__}: {error}")
+        output.error(defect, exits.DEFECT, "run it with PLACET_TRACEBACK=1 and report what it says", as_json=as_json)
+        return exits.DEFECT
     code = exits.code_of(error)
     output.error(error, code, exits.next_step(error), as_json=as_json)
     return code

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -91,9 +91,10 @@ class Session:
 
 def of(ctx: typer.Context) -> Session:
     """The session of a command."""
-    session: Any = ctx.find_root().obj
-    if not isinstance(session, Session):
-        ctx.find_root().obj = session = Session()
+    root = ctx.find_root()
+    if not isinstance(root.obj, Session):  # Completion does not run the callback that makes it.
+        root.obj = Session()
+    session: Session = root.obj
     return session
 
 

@@ -156,7 +156,7 @@ class AsyncPlacetClient:
                     yield Ended(status="")
                     return
                 if not answer.is_success:
-                    raise calls.refusal(answer.status_code, await answer.aread())
+                    raise calls.refusal("GET", answer.status_code, await answer.aread())
                 async for line in answer.aiter_lines():
                     event = reader.line(line)
                     if event is not None:

@@ -156,7 +156,7 @@ class PlacetClient:
                     yield Ended(status="")
                     return
                 if not answer.is_success:
-                    raise calls.refusal(answer.status_code, answer.read())
+                    raise calls.refusal("GET", answer.status_code, answer.read())
                 for line in answer.iter_lines():
                     event = reader.line(line)
                     if event is not None:

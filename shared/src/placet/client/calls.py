@@ -154,24 +154,33 @@ def app() -> Call[AppView]:
 def read(call: Call[T], status: int, content: bytes) -> T:
     """The answer, or the refusal raised: ContractError, TerminalError or RetryableError with the problem's code."""
     if status >= 300:
-        raise refusal(status, content)
+        raise refusal(call.method, status, content)
     try:
         return call.answer.model_validate_json(content)
     except ValidationError as error:
-        raise ContractError(
-            Code.MESSAGE_INVALID, f"{call.method} {call.path} was not answered as a Placet gateway does: {error}"
-        ) from error
+        raise _not_ours(call.method, status) from error
 
 
-def refusal(status: int, content: bytes) -> PlacetError:
+def _not_ours(method: str, status: int) -> PlacetError:
+    """An answer that no gateway gives: of a proxy, or of something else at this address."""
+    if method != "GET" and (status < 300 or status >= 500):
+        return RetryableError(
+            Code.OUTCOME_UNKNOWN,
+            f"answered {status}, but not as a Placet gateway does, so the outcome is unknown: repeat with the same ids",
+            http_status=status,
+        )
+    return TerminalError(
+        Code.MESSAGE_INVALID,
+        f"answered {status}, but not as a Placet gateway does: is another server at this address?",
+        http_status=status,
+    )
+
+
+def refusal(method: str, status: int, content: bytes) -> PlacetError:
     """A problem as an error; `details` has its other members, `http_status` among them."""
     problem = _problem(content)
     if problem is None:
-        return ContractError(
-            Code.MESSAGE_INVALID,
-            f"answered {status} without a problem: is this a Placet gateway?",
-            http_status=status,
-        )
+        return _not_ours(method, status)
     named = str(problem.pop("code", ""))
     code = Code(named) if named in Code.__members__ else Code.MESSAGE_INVALID
     detail = str(problem.pop("detail", "") or problem.get("title", named))

@@ -49,33 +49,42 @@ def _import(name: str, folder: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise _refuse(f"there is no module {error.name!r} in {folder} or on Python's path") from error
-        raise _refuse(_told(name, error)) from error
+        raise _refuse(_told(name, error, folder)) from error
     except ContractError as error:
-        raise ContractError(error.code, _told(name, error), pointer=error.pointer) from error
+        raise ContractError(error.code, _told(name, error, folder), pointer=error.pointer) from error
     except (Exception, SystemExit) as error:
-        raise _refuse(_told(name, error)) from error
+        raise _refuse(_told(name, error, folder)) from error
 
 
-def _told(name: str, error: BaseException) -> str:
-    where = _where(error)
+def _told(name: str, error: BaseException, folder: str) -> str:
+    where = _where(error, folder)
     what = str(error).strip().partition("\n")[0]
     shown = what if isinstance(error, ContractError) else f"{type(error).__name__}: {what}".removesuffix(": ")
     return f"importing {name} failed{f' at {where}' if where else ''}: {shown}"
 
 
-def _where(error: BaseException) -> str | None:
-    """File and line of the author's code: the innermost place outside the import machinery and this library."""
+def _where(error: BaseException, folder: str) -> str | None:
+    """File and line of the author's code: the innermost place in the folder; else outside the import machinery."""
     if isinstance(error, SyntaxError) and error.filename is not None:
-        return f"{_short(error.filename)}:{error.lineno}"
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith(("<frozen", _OURS)) and "importlib" not in Path(frame.filename).parts:
-            return f"{_short(frame.filename)}:{frame.lineno}"
+        return f"{_short(error.filename, folder)}:{error.lineno}"
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(("<frozen", _OURS)) and "importlib" not in Path(frame.filename).parts
+    ]
+    own = [
+        frame
+        for frame in frames
+        if Path(frame.filename).is_relative_to(folder) and "site-packages" not in frame.filename
+    ]
+    for frame in (own or frames)[-1:]:
+        return f"{_short(frame.filename, folder)}:{frame.lineno}"
     return None
 
 
-def _short(filename: str) -> str:
+def _short(filename: str, folder: str) -> str:
     path = Path(filename)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else filename
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else filename
 
 
 def _suggestion(name: str) -> str:

@@ -74,7 +74,7 @@ class ToolRunner:
         call = _Call(tool.function, self._now_ms, limit_ms, self._grace_ms)
         try:
             answer = await call.answer(call.context(activity, activity.attempt), arguments)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 — whatever a tool raises becomes an outcome
+        except Exception as error:  # noqa: BLE001 — whatever a tool raises becomes an outcome
             return _of_raised(tool, error)
         return _of_returned(answer)
 
@@ -90,7 +90,7 @@ class ToolRunner:
             arguments = {k: v for k, v in tool.input.arguments(activity.input_text).items() if k in taken}
             call = _Call(function, self._now_ms, activity.timeout_ms, self._grace_ms)
             answer = await call.answer(call.context(activity, activity.attempt), arguments)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 — as above
+        except Exception as error:  # noqa: BLE001 — as above
             return _unsure(Code.TOOL_FAILED, _said(error), _class_of(error), **_details(error))
         if isinstance(answer, tooling.NotExecuted):
             # The attempt was lost, not refused: unless the probe says otherwise, another one may succeed.
@@ -186,7 +186,11 @@ async def _guarded(work: Awaitable[object]) -> object:
     try:
         return await work
     except SystemExit as error:
-        raise RuntimeError(f"the tool tried to exit the process ({error.code})") from error
+        raise _exit(error) from error
+
+
+def _exit(error: SystemExit) -> RuntimeError:
+    return RuntimeError(f"the tool tried to exit the process ({error.code})")
 
 
 def _in_thread(function: Callable[[], object]) -> asyncio.Future[object]:
@@ -210,6 +214,8 @@ def _in_thread(function: Callable[[], object]) -> asyncio.Future[object]:
             value = context.run(function)
         except StopIteration as error:  # a future cannot carry it
             raised = RuntimeError(f"the tool raised StopIteration: {error}")
+        except SystemExit as error:
+            raised = _exit(error)
         except BaseException as error:  # noqa: BLE001 — carried to the caller
             raised = error
         try:
@@ -228,7 +234,7 @@ def _of_returned(answer: object) -> ToolOutcome:
     if isinstance(answer, tooling.NotExecuted):
         return calls.NotExecuted(failure=_failure(answer, Certainty.NOT_EXECUTED))
     if isinstance(answer, tooling.Unsure):
-        return calls.Unsure(failure=_failure(answer, Certainty.UNKNOWN))
+        return calls.Unsure(failure=_failure(answer, Certainty.UNKNOWN, transient=True))
     if isinstance(answer, calls.NotExecuted | calls.Unsure):
         return answer
     if isinstance(answer, calls.Executed):

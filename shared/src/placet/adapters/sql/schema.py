@@ -24,7 +24,7 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 def is_current(version: str | None) -> bool:
     """Whether a database of that version (None: an empty one) can be used as it is; otherwise `migrate` it.
 
-    Raises ContractError(CHECKPOINT_VERSION_UNSUPPORTED) for a version that is not known here, as a newer program made it.
+    Raises ContractError(CHECKPOINT_VERSION_UNSUPPORTED) for a version that only a newer program knows.
     """
     if version is None or version in KNOWN:
         return version == HEAD

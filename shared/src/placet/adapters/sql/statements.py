@@ -6,7 +6,7 @@ does. A statement's parameters are positional, in the order of `names`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -28,21 +28,26 @@ from sqlalchemy.sql.expression import ClauseElement
 
 from placet.adapters.sql import tables
 from placet.columns import COLUMNS, ENDED, FIELDS, KEYS
+from placet.errors import require
 from placet.rows import AttemptRow
 
 
 class Statement(NamedTuple):
-    """SQL text, and the names of its parameters in their order."""
+    """SQL text, the names of its parameters in their order, and the values of those that never change."""
 
     sql: str
     names: tuple[str, ...]
+    fixed: Mapping[str, Any]
 
     def bind(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
         """The parameters in order."""
-        return tuple(values[name] for name in self.names)
+        known = {**self.fixed, **values}
+        return tuple(known[name] for name in self.names)
 
 
-_RUN, _APPROVAL, _OPEN = (literal_column(f"'{word}'") for word in ("run", "approval", "open"))
+_RUN: ColumnElement[str] = literal_column("'run'")
+_APPROVAL: ColumnElement[str] = literal_column("'approval'")
+_OPEN: ColumnElement[str] = literal_column("'open'")
 """Written into the text rather than bound: a partial index is used only where its condition can be seen."""
 
 STATE_KEY = ("run_id", "machine", "key")
@@ -69,8 +74,18 @@ class Statements:
         if found is None:
             compiled = build(*variant).compile(dialect=self._dialect)
             names = tuple(getattr(compiled, "positiontup", None) or ())
-            found = self._compiled[key] = Statement(str(compiled), names)
+            fixed = {name: value for name, value in (compiled.params or {}).items() if value is not None}
+            found = self._compiled[key] = Statement(str(compiled), names, fixed)
         return found
+
+    def text(self, build: Callable[..., ClauseElement], *variant: Any, takes: Sequence[str]) -> str:
+        """The SQL of a statement whose parameters are exactly `takes`, in this order.
+
+        Raises InvariantError when they are not: values given by position would go astray.
+        """
+        statement = self(build, *variant)
+        require(statement.names == tuple(takes), f"{build.__name__} takes {statement.names}, not {tuple(takes)}")
+        return statement.sql
 
 
 # ── states ─────────────────────────────────────────────────────────────────────────────
@@ -98,7 +113,7 @@ def state_insert() -> ClauseElement:
 
 def state_update() -> ClauseElement:
     s = tables.state
-    values = {name: bindparam(f"new_{name}") for name in ("version", "status", "body", "updated_at_ms")}
+    values: dict[str, Any] = {name: bindparam(f"new_{name}") for name in ("version", "status", "body", "updated_at_ms")}
     return update(s).where(_is(s, *STATE_KEY)).values(values)
 
 
@@ -114,7 +129,7 @@ def fact_load(table: str) -> ClauseElement:
     t = tables.FACTS[table]
     columns = [t.c[name] for name in FIELDS[table]]
     if table == "decision_attempt":
-        return select(*columns).where(_is(t, "run_id", "request_id", "decision_id")).order_by(t.c.n).limit(1)
+        return select(*columns).where(_is(t, "run_id", "request_id", "decision_id")).order_by(t.c.n)
     return select(*columns).where(_is(t, *KEYS[table]))
 
 
@@ -155,7 +170,7 @@ def outbox_delete() -> ClauseElement:
 def outbox_due() -> ClauseElement:
     o = tables.outbox
     columns = (o.c[name] for name in ("id", "destination", "run_id", "type", "not_before_ms", "body"))
-    now = bindparam("now_ms")
+    now: ColumnElement[int] = bindparam("now_ms")
     free = and_(o.c.due_ms <= now, o.c.claimed_until_ms <= now)
     return select(*columns).where(free).order_by(o.c.due_ms, o.c.seq).limit(bindparam("limit"))
 
@@ -165,10 +180,10 @@ def outbox_claim() -> ClauseElement:
 
 
 def outbox_next_due() -> ClauseElement:
-    """When the next row that nobody has claimed is due."""
+    """When the next row that nobody has claimed is due: the first row."""
     o = tables.outbox
     free = o.c.claimed_until_ms <= bindparam("now_ms")
-    return select(o.c.due_ms).where(free).order_by(o.c.due_ms, o.c.seq).limit(1)
+    return select(o.c.due_ms).where(free).order_by(o.c.due_ms, o.c.seq)
 
 
 def outbox_next_lapse() -> ClauseElement:
@@ -253,7 +268,7 @@ def list_requests(open_only: bool, from_after: bool) -> ClauseElement:
 
 
 def read_request() -> ClauseElement:
-    return _request_rows().where(_is(tables.approval_request, "request_id")).limit(1)
+    return _request_rows().where(_is(tables.approval_request, "request_id"))
 
 
 def place_of_run() -> ClauseElement:
@@ -265,7 +280,7 @@ def place_of_request() -> ClauseElement:
     s, r = tables.state, tables.approval_request
     asked = s.join(r, and_(r.c.run_id == s.c.run_id, r.c.request_id == s.c.key))
     found = and_(s.c.machine == _APPROVAL, _is(s, "tenant"), _is(r, "request_id"))
-    return select(s.c.created_at_ms).select_from(asked).where(found).limit(1)
+    return select(s.c.created_at_ms).select_from(asked).where(found)
 
 
 def read_journal(arrival: str) -> ClauseElement:
@@ -287,7 +302,7 @@ def dead_letter_insert() -> ClauseElement:
     """Parking a message twice is one row."""
     d = tables.dead_letter
     known = select(d.c.id).where(d.c.id == bindparam("id")).exists()
-    values = select(*(bindparam(c.name) for c in d.columns)).where(~known)
+    values: Select[Any] = select(*(bindparam(c.name) for c in d.columns)).where(~known)
     return insert(d).from_select([c.name for c in d.columns], values)
 
 

@@ -5,8 +5,8 @@ Columns are the fields of the models in `placet.rows` (tests hold them equal). E
 column holds its type and nothing else. They keep their hidden row number: bodies then lie in order of arrival and only
 the narrow key index is written all over the file, which tripled the rate of commits.
 
-Migrations make the tables (placet.adapters.sql.migrations) and the triggers that refuse to change a fact; statements are
-built from what stands here.
+Migrations make the tables (placet.adapters.sql.migrations) and the triggers that refuse to change a fact; statements
+are built from what stands here.
 """
 
 from __future__ import annotations

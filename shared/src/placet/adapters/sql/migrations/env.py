@@ -1,4 +1,4 @@
-"""Decides how Alembic reaches the database: by the connection it is given, within the transaction that is open there."""
+"""Decides how Alembic reaches the database: by the connection it is given, in the transaction open there."""
 
 from __future__ import annotations
 

@@ -1,0 +1,186 @@
+"""Decides how the whole system is started on one machine, and how it is found out what is wrong with one."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+import typer
+
+from placet.cli import exits, output, session
+from placet.cli.session import Json
+
+if TYPE_CHECKING:
+    from placet.client import Connection
+
+PORT = 7300
+
+
+def dev(
+    ctx: typer.Context,
+    app: Annotated[str, typer.Argument(metavar="APP", envvar="PLACET_APP", help="Such as examples.release:app.")],
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where everything is kept.")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="0: any free one.")] = PORT,
+    host: Annotated[str, typer.Option(help="An address of this machine only.")] = "127.0.0.1",
+    tenant: Annotated[str, typer.Option(help="Whose data this is.")] = "default",
+    as_json: Json = False,
+) -> int:
+    """Run the whole system in one process on SQLite. What it was doing when it was stopped or killed goes on."""
+    import asyncio
+    import logging
+
+    from placet.client.connection import data_dir_of
+    from placet.runtime.loading import load_app
+
+    embedded = _embedded()
+    loaded = load_app(app)
+    _require_free(host, port)
+    data_dir = data or session.of(ctx).data_dir or data_dir_of(os.environ)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
+
+    def ready(url: str) -> None:
+        if as_json:
+            output.json_line({"url": url, "data_dir": str(data_dir), "app": app, "pid": os.getpid()})
+            return
+        output.line(f"Placet runs {app} at {url}; data in {data_dir}. Stop it with Ctrl-C.")
+        team = next(iter(loaded.teams), "TEAM")
+        output.line(f"Start a run:  placet run start {output.safe(team)} --goal '…'")
+        output.line("Decide:       placet inbox")
+        sys.stdout.flush()
+
+    asyncio.run(embedded.serve(loaded, data_dir, host=host, port=port, tenant=tenant, on_ready=ready))
+    return exits.OK
+
+
+def _embedded() -> Any:
+    # By name: the library knows no service; this command is a door to one that may not be installed.
+    from placet.errors import Code, TerminalError
+
+    try:
+        return importlib.import_module("placet_embedded.serve")
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("placet_"):
+            raise
+        raise TerminalError(
+            Code.SETTING_INVALID, f"{error.name} is not installed: install the distribution placet-embedded"
+        ) from error
+
+
+def _require_free(host: str, port: int) -> None:
+    import errno
+    import socket
+
+    from placet.errors import Code, TerminalError
+
+    try:
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            reason = f"port {port} is in use: is Placet running already? Choose another by --port"
+        else:
+            reason = f"cannot listen on {host}, port {port}: {error.strerror or error}"
+        raise TerminalError(Code.SETTING_INVALID, reason) from error
+
+
+# ── doctor ─────────────────────────────────────────────────────────────────────────────
+
+
+class Check(NamedTuple):
+    """One finding."""
+
+    name: str
+    state: Literal["ok", "note", "bad"]
+    detail: str
+    next_step: str = ""
+
+
+def doctor(
+    ctx: typer.Context,
+    app: Annotated[str | None, typer.Option(metavar="APP", envvar="PLACET_APP", help="Also load this app.")] = None,
+    as_json: Json = False,
+) -> int:
+    """Look for what is wrong: Python, SQLite, the data directory, the gateway, the application."""
+    checks = list(_checks(session.of(ctx), app))
+    is_well = all(check.state != "bad" for check in checks)
+    if as_json:
+        output.document({"ok": is_well, "checks": [check._asdict() for check in checks]})
+        return exits.OK if is_well else exits.REFUSED
+    for check in checks:
+        output.line(f"{check.state:<5} {check.name}: {output.safe(check.detail)}")
+        if check.next_step:
+            output.line(f"      next: {check.next_step}")
+    return exits.OK if is_well else exits.REFUSED
+
+
+def _checks(here: session.Session, app: str | None) -> Iterator[Check]:
+    version = ".".join(str(part) for part in sys.version_info[:3])
+    yield Check("python", "ok" if sys.version_info >= (3, 11) else "bad", version)
+    yield _sqlite()
+    yield from _gateway(here)
+    if app is not None:
+        yield _application(app)
+
+
+def _sqlite() -> Check:
+    import sqlite3
+
+    from placet.errors import PlacetError
+
+    try:
+        guard = importlib.import_module("placet.adapters.sql.sqlite").check_library
+    except ModuleNotFoundError as error:
+        return Check(
+            "sqlite", "note", f"{sqlite3.sqlite_version}; {error.name} is not installed, so no store runs here"
+        )
+    try:
+        guard()
+    except PlacetError as error:
+        return Check("sqlite", "bad", error.message)
+    return Check("sqlite", "ok", sqlite3.sqlite_version)
+
+
+def _gateway(here: session.Session) -> Iterator[Check]:
+    from placet.client.connection import TOKEN_FILE, Connection, data_dir_of
+    from placet.errors import PlacetError
+
+    data_dir = here.data_dir or data_dir_of(os.environ)
+    path = data_dir / TOKEN_FILE
+    if not path.exists():
+        yield Check("data", "note", f"{data_dir} has no token: no `placet dev` has run with it")
+    elif os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
+        yield Check("data", "bad", f"others can read {path}", f"chmod 600 {path}")
+    else:
+        yield Check("data", "ok", str(data_dir))
+    try:
+        connection = Connection.from_environment(os.environ, url=here.url, data_dir=here.data_dir)
+    except PlacetError as error:
+        yield Check("gateway", "bad", error.message)
+        return
+    yield _answers(here, connection)
+
+
+def _answers(here: session.Session, connection: Connection) -> Check:
+    from placet.errors import Code, PlacetError
+
+    try:
+        app = here.client().app()
+    except PlacetError as error:
+        state: Literal["note", "bad"] = "note" if error.code is Code.GATEWAY_UNREACHABLE else "bad"
+        return Check("gateway", state, error.message, exits.next_step(error) or "")
+    return Check("gateway", "ok", f"{connection.url} runs {app.name or 'an application'} {app.version}")
+
+
+def _application(app: str) -> Check:
+    from placet.errors import PlacetError
+    from placet.runtime.loading import load_app
+
+    try:
+        loaded = load_app(app)
+    except PlacetError as error:
+        return Check("app", "bad", error.message)
+    return Check("app", "ok", f"{loaded.name} {loaded.version}: teams {', '.join(loaded.teams) or 'none'}")

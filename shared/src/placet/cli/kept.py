@@ -1,0 +1,66 @@
+"""Decides how a decision survives a lost answer: its id is kept in a file until there is a receipt.
+
+Whoever repeats the command then repeats the same decision, which cannot count twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A decision on its way."""
+
+    path: Path
+    decision_id: str
+    is_repeat: bool
+    """Whether the id was kept from an earlier try."""
+
+    def settled(self) -> None:
+        """There is a final answer: forget the id."""
+        self.path.unlink(missing_ok=True)
+
+
+def state_dir(environ: Mapping[str, str]) -> Path:
+    """`$PLACET_STATE_DIR`, else `placet` under `$XDG_STATE_HOME`, else under `~/.local/state`."""
+    if environ.get("PLACET_STATE_DIR"):
+        return Path(environ["PLACET_STATE_DIR"])
+    base = environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "placet"
+
+
+def kept(directory: Path, what: Mapping[str, str | None]) -> Kept:
+    """The decision id for exactly `what` (gateway, request, hash, word, reason, person): kept earlier, or new."""
+    from placet.canonical import digest
+
+    path = directory / "decisions" / f"{digest(dict(what))[:40]}.json"
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    earlier = _read(path)
+    if earlier is not None:
+        return Kept(path, earlier, is_repeat=True)
+    decision_id = f"dec_{uuid.uuid4().hex}"
+    text = json.dumps({"decision_id": decision_id, **what})
+    unfinished = path.with_suffix(f".{os.getpid()}")
+    handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.rename(path)
+    return Kept(path, decision_id, is_repeat=False)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        kept_id = json.loads(path.read_text(encoding="utf-8")).get("decision_id")
+    except FileNotFoundError:
+        return None
+    except (ValueError, AttributeError):
+        return None  # Cut off while it was written: nothing had been sent yet.
+    return kept_id if isinstance(kept_id, str) else None

@@ -1,0 +1,1 @@
+"""Measurements, run on request: make bench."""

@@ -1,0 +1,1 @@
+"""Tests of the command line: what it prints, what it sends, and with which code it exits."""
