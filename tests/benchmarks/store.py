@@ -51,26 +51,31 @@ def step(run_id: str, version: int) -> Unit:
     )
 
 
-async def commits(store: Store, prefix: str, *, batch: int, seconds_s: float) -> tuple[int, float, float]:
-    """Units committed by `CALLERS` callers, each with `batch` units a call; the seconds it took, and of CPU."""
-    until = time.perf_counter() + seconds_s
-    done = 0
+Plan = list[list[list[Unit]]]
+"""What each caller commits, call by call."""
 
-    async def caller(number: int) -> None:
-        nonlocal done
-        version = 0
-        runs = [f"{prefix}-{number:02}-{at:02}" for at in range(batch)]
-        while time.perf_counter() < until:
-            version += 1
-            results = await store.commit([step(run_id, version) for run_id in runs])
+
+def plan(prefix: str, *, callers: int, batch: int, calls: int) -> Plan:
+    """Steps of `batch` runs for each caller; a run has 20 steps, then comes another one."""
+    made: Plan = []
+    for caller in range(callers):
+        runs = [[f"{prefix}-{caller:02}-{call // 20:03}-{at:02}" for at in range(batch)] for call in range(calls)]
+        made.append([[step(run_id, call % 20 + 1) for run_id in runs[call]] for call in range(calls)])
+    return made
+
+
+async def commits(store: Store, planned: Plan) -> tuple[int, float, float]:
+    """Commit everything; how many units that were, the seconds it took, and of CPU."""
+
+    async def caller(calls: list[list[Unit]]) -> None:
+        for units in calls:
+            results = await store.commit(units)
             assert all(result.fate is Fate.COMMITTED for result in results)
-            done += batch
-            if version == 20:  # go on to other runs: a run has tens of steps, not thousands
-                version, runs = 0, [f"{run_id}+" for run_id in runs]
 
     began, cpu = time.perf_counter(), time.process_time()
-    await asyncio.gather(*(caller(number) for number in range(CALLERS if batch == 1 else 1)))
-    return done, time.perf_counter() - began, time.process_time() - cpu
+    await asyncio.gather(*map(caller, planned))
+    took_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu
+    return sum(len(units) for calls in planned for units in calls), took_s, cpu_s
 
 
 async def burn(stop: asyncio.Event, turn_s: float) -> None:
@@ -95,22 +100,23 @@ async def busy(turn_ms: float) -> AsyncIterator[None]:
             await task
 
 
-async def measure(name: str, store: Store, seconds_s: float, busy_turns_ms: Sequence[float]) -> None:
+async def measure(name: str, store: Store, calls: int, busy_turns_ms: Sequence[float]) -> None:
     """Print the rates of one store."""
     for turn_ms in busy_turns_ms:
-        for batch in (1, 64):
+        for callers, batch in ((1, 1), (CALLERS, 1), (1, 64)):
+            planned = plan(f"{name}-{callers}-{batch}-{turn_ms}", callers=callers, batch=batch, calls=calls)
             async with busy(turn_ms):
-                done, took_s, cpu_s = await commits(store, f"{name}-{batch}-{turn_ms}", batch=batch, seconds_s=seconds_s)
-            callers = f"{CALLERS} callers of 1" if batch == 1 else f"1 caller of {batch}"
+                done, took_s, cpu_s = await commits(store, planned)
+            who = f"{callers} x {batch}"
             loop = f", loop busy in turns of {turn_ms} ms" if turn_ms else ""
-            print(f"{name:8} {callers:15} {done / took_s:8,.0f} units/s  {cpu_s / done * 1e6:6.1f} µs CPU a unit{loop}")
+            print(f"{name:8} {who:7} {done / took_s:8,.0f} units/s  {cpu_s / done * 1e6:6.1f} µs CPU a unit{loop}")
     await loads(name, store)
 
 
 async def loads(name: str, store: Store) -> None:
     """Print what it costs to load 64 pairs of states."""
     addresses = [
-        Address(f"{name}-64-0-00-{at:02}", machine, key)
+        Address(f"{name}-1-64-0-00-000-{at:02}", machine, key)
         for at in range(64)
         for machine, key in ((RUN, ""), (THREAD, "task:one"))
     ]
@@ -131,14 +137,14 @@ async def opening(path: Path) -> None:
         print(f"sqlite   open of a database of {size:,.0f} MB: {took_s * 1e3:.1f} ms")
 
 
-async def main(directory: Path, seconds_s: float, busy_turns_ms: Sequence[float]) -> None:
+async def main(directory: Path, calls: int, busy_turns_ms: Sequence[float]) -> None:
     """Print everything."""
-    await measure("memory", MemoryStore(SystemClock()), seconds_s, busy_turns_ms[:1])
+    await measure("memory", MemoryStore(SystemClock()), calls, busy_turns_ms[:1])
     path = directory / "bench.db"
     store = await SqliteStore.open(path, clock=SystemClock())
     print(f"sqlite   {store.describe()['locking_reason']}")
     try:
-        await measure("sqlite", store, seconds_s, busy_turns_ms)
+        await measure("sqlite", store, calls, busy_turns_ms)
     finally:
         await store.close()
     await opening(path)
@@ -146,8 +152,8 @@ async def main(directory: Path, seconds_s: float, busy_turns_ms: Sequence[float]
 
 if __name__ == "__main__":
     arguments = argparse.ArgumentParser(description="Measure the stores.")
-    arguments.add_argument("--seconds", type=float, default=2.0)
+    arguments.add_argument("--calls", type=int, default=100, help="commits of each caller")
     arguments.add_argument("--busy", type=float, nargs="*", default=[0, 0.3], help="turns of other work, in ms")
     chosen = arguments.parse_args()
     with tempfile.TemporaryDirectory() as made:
-        asyncio.run(main(Path(made), chosen.seconds, chosen.busy))
+        asyncio.run(main(Path(made), chosen.calls, chosen.busy))

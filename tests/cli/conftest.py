@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from placet.cli.program import run
 from tests.gateway.world import TOKEN, World
@@ -45,17 +46,41 @@ def world() -> World:
     return World()
 
 
+class Server:
+    """One server for all tests; each puts its own application behind it."""
+
+    def __init__(self) -> None:
+        self.application: ASGIApp | None = None
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        self._server = uvicorn.Server(
+            uvicorn.Config(self._serve, interface="asgi3", log_level="critical", lifespan="off")
+        )
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listener]})
+        # Nobody has to wait for it: until it serves, connections queue at the listener.
+        self._thread.start()
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert self.application is not None
+        await self.application(scope, receive, send)
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.stop()
+
+
 @pytest.fixture
-def url(world: World) -> Iterator[str]:
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(world.app(), log_level="critical", lifespan="off"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    # Nobody has to wait for it: until it serves, connections queue at the listener.
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server.should_exit = True
-    thread.join(10)
-    assert not thread.is_alive()
+def url(server: Server, world: World) -> str:
+    server.application = world.app()
+    return server.url
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ A01 = "b5b9bf760877c2598f8b2f0c91388c0ccdd315bfe563efe4086b26717052d11c"
 def content(given: str) -> bytes:
     """TC(x) of the conformance cases, with x as JSON text, so that number forms stay as they are."""
     return (
-        '{"kind": "tool_call", "toolName": "deploy", "rawInput": %s, "input": %s, "agentName": "operator", '
-        '"taskId": "task-1", "toolCallId": "call-1", "consequential": true}' % (given, given)
+        f'{{"kind": "tool_call", "toolName": "deploy", "rawInput": {given}, "input": {given}, '
+        '"agentName": "operator", "taskId": "task-1", "toolCallId": "call-1", "consequential": true}'
     ).encode()
 
 
@@ -43,9 +43,7 @@ def content(given: str) -> bytes:
         ("{}", "f0714fb2ad207c005ca730cee47e227f745b3992d593407efa4030243a6bd21b"),
     ],
 )
-def test_the_hash_of_a_request_equals_that_of_other_implementations(
-    offline: Placet, given: str, expected: str
-) -> None:
+def test_the_hash_of_a_request_equals_that_of_other_implementations(offline: Placet, given: str, expected: str) -> None:
     result = offline("hash", "-", *REQUEST, stdin=content(given))
     assert (result.code, result.out) == (0, expected + "\n")
 

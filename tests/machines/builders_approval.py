@@ -21,6 +21,7 @@ from placet_approval.machine import ApprovalMachine
 from tests.machines.bench import RUN_ID, T0, TENANT, Bench
 
 OPERATION_ID = "op_1"
+WRONG_HASH = "0" * 64
 EXPIRES_AT_MS = T0 + 60_000
 USE_BY_MS = T0 + 600_000
 CALL = ToolCallContent(
@@ -136,3 +137,14 @@ class ApprovalBench(Bench):
             "expire": self.expiry(),
             "close": self.closing(),
         }
+
+
+def decided(bench: ApprovalBench, word: str = "approve", by: str = "alice", **changes: Any) -> Any:
+    """Give one decision."""
+    return bench.give(bench.decision(word, by, **changes))
+
+
+def tampered(request: ApprovalRequest, **changes: Any) -> ApprovalRequest:
+    """The row as somebody with write access would leave it."""
+    edited = {"content_text": request.content_text.replace("staging", "production")}
+    return request.model_copy(update=changes or edited)

@@ -14,6 +14,7 @@ from placet.messages import (
     CancelOperation,
     ExecuteOperation,
     Message,
+    OperationDone,
     OperationLeaseEnded,
     OutcomeWord,
     ProbeOperation,
@@ -24,10 +25,10 @@ from placet.messages import (
 )
 from placet.requests import ApprovalRequest, create_request
 from placet.retries import RetryPolicy
-from placet.rows import OperationRow, OutcomeRow, RequestRow, RevocationRow
+from placet.rows import AttemptEndRow, OperationRow, OutcomeRow, RequestRow, RevocationRow
 from placet_tool_executor.machine import OperationMachine
 from tests.builders import FakeApplication, a_tool
-from tests.machines.bench import RUN_ID, T0, TENANT, Bench, sent
+from tests.machines.bench import RUN_ID, T0, TENANT, Bench, recorded, sent
 
 OPERATION_ID = "op_1"
 TIMEOUT_MS = 1_000
@@ -293,3 +294,15 @@ class OperationBench(Bench):
         self.later(QUIESCENCE_MS)
         assert self.give(self.probe_due()).kind == "moved"
         return self
+
+
+def done(transition: Any) -> OperationDone:
+    """The one word to the run that the operation has ended."""
+    [message] = sent(transition, OperationDone)
+    assert isinstance(message, OperationDone)
+    return message
+
+
+def ended(transition: Any) -> list[tuple[int, str]]:
+    """The attempts that a transition closes, and how."""
+    return [(row.n, row.ended) for row in recorded(transition, AttemptEndRow)]

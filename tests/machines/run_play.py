@@ -108,7 +108,7 @@ class Play:
     def done(self, operation_id: str, status: str = "succeeded", result: str | None = '"ok"', **changes: Any) -> Play:
         """The operation's record reaches its end, and says so."""
         self._record(operation_id, changes.pop("recorded", status))
-        told = {"operation_id": operation_id, "status": status, "result_text": result}
+        told: dict[str, Any] = {"operation_id": operation_id, "status": status, "result_text": result}
         self.tell(OperationDone(**HERE, **told), **changes)
         return self
 
@@ -135,7 +135,7 @@ class Play:
 
     def wake(self, request_id: str, outcome: str = "approved") -> Play:
         """Only the message; whatever rows there are."""
-        told = {"request_id": request_id, "outcome": outcome, "asker_machine": RUN, "asker_key": ""}
+        told: dict[str, Any] = {"request_id": request_id, "outcome": outcome, "asker_machine": RUN, "asker_key": ""}
         self.tell(ApprovalDecided(**HERE, **told))
         return self
 

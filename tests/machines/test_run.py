@@ -12,7 +12,7 @@ from placet.calls import UserText
 from placet.errors import Code, ErrorClass, Failure
 from placet.instants import Instant
 from placet.machine import Send
-from placet.messages import CancelOperation, CloseApproval, CloseThread, RunTimedOut, TurnFailed, TurnTaken
+from placet.messages import CancelOperation, CloseApproval, CloseThread, RunTimedOut, TakeTurn, TurnFailed, TurnTaken
 from placet.plans import PlannedTask
 from placet.rows import AuditLeafRow, audit_leaf
 from tests.builders import (
@@ -31,6 +31,14 @@ from tests.builders import (
 )
 from tests.cases import case
 from tests.machines.run_play import HERE, MACHINE, Play, usage
+
+
+def text_of(turn: TakeTurn) -> str:
+    """What the agent is told, in words."""
+    [said] = turn.append
+    assert isinstance(said, UserText)
+    return said.text
+
 
 BROKE = Failure(code=Code.MODEL_FAILED, message="the model is gone")
 
@@ -129,12 +137,12 @@ def test_another_tenant_is_told_what_is_told_of_an_unknown_run() -> None:
 
 
 def test_a_proposed_plan_is_carried_out_and_summed_up() -> None:
-    play = Play().submit(goal="g").plan(a_task("a"), a_task("b", "a"))
+    play = Play().submit().plan(a_task("a"), a_task("b", "a"))
     assert play.statuses() == {"a": "running", "b": "pending"}
     play.say("a", "one").say("b", "two")
     answer = play.turns()[-1]
     assert (answer.thread_id, answer.purpose, answer.turn) == ("answer", "answer", 1)
-    assert all(word in answer.append[0].text for word in ("g", "one", "two"))
+    assert all(word in text_of(answer) for word in ("cut a release", "one", "two"))
     assert play.status == "running"
     play.tell(TurnTaken(**HERE, thread_id="answer", turn=1, text="all done"))
     assert (play.status, play.run.answer) == ("succeeded", "all done")
@@ -188,14 +196,14 @@ def test_higher_priority_starts_first_then_plan_order() -> None:
 def test_a_task_is_told_what_its_dependencies_brought() -> None:
     play = Play().submit(a_task("a"), a_task("b"), a_task("c", "a", "b"))
     play.say("a", "from a").say("b", "from b")
-    text = play.turns()[-1].append[0].text  # type: ignore[union-attr]
+    text = text_of(play.turns()[-1])
     assert all(part in text for part in ("T c", "do c", "from a", "from b"))
 
 
 def test_a_long_result_is_cut_in_sight_when_handed_on_and_kept_whole() -> None:
     long = "é" * limits.CONTENT_BYTES_MAX
     play = Play().submit(a_task("a"), a_task("b", "a")).say("a", long)
-    text = play.turns()[-1].append[0].text  # type: ignore[union-attr]
+    text = text_of(play.turns()[-1])
     assert "[cut: the first" in text
     assert len(text.encode()) < limits.CONTENT_BYTES_MAX
     assert play.task("a").output == long

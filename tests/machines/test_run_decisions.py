@@ -278,7 +278,8 @@ def told_with(play: Play, request: ApprovalRequest | None, **outcome: Any) -> Pl
 def test_a_request_row_whose_content_was_edited_is_not_believed(make: Callable[[], Play]) -> None:
     play = make()
     request = play.request(play.pending()[0])
-    edited = request.model_copy(update={"content_text": request.content_text.replace("do a", "do b").replace("st", "ts")})
+    text = request.content_text.replace("do a", "do b").replace("staging", "stating")
+    edited = request.model_copy(update={"content_text": text})
     assert edited != request
     told_with(play, edited)
     assert_nothing_ran(play, INTEGRITY)

@@ -181,7 +181,7 @@ def test_a_plan_of_a_thousand_tasks_takes_as_many_steps_as_it_has_tasks() -> Non
         leaves += len(recorded(transition))
     assert state is not None
     assert (state.status, steps) == ("succeeded", count + 1)
-    assert leaves == 2 * count + 3
+    assert leaves == 2 * count + 2
     assert len(app.asked) - asked == count - 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -48,13 +49,13 @@ TASKS = (a_task("a"), a_task("b", "a"))
 SUBMISSION = a_submission(*TASKS, timeout_ms=1_000)
 
 
-def an_app(**team: int) -> FakeApplication:
+def an_app(**team: Any) -> FakeApplication:
     app = FakeApplication(teams={"team": a_team(**team)})
     app.gates[Boundary.TOOL_CALL] = lambda call: suspend() if call.input["env"] == "production" else None
     return app
 
 
-def working(**team: int) -> Play:
+def working(**team: Any) -> Play:
     play = Play(an_app(**team))
     play.tell(SUBMISSION)
     return play
@@ -161,7 +162,7 @@ def messages_for(play: Play) -> dict[str, Message]:
     for asked in play.requests():
         for row in (RequestRow(**HERE, request=asked.request), an_outcome(asked.request)):
             play.rows.setdefault(row.fact_key(), row)
-    told = {"asker_machine": RUN, "asker_key": "", "outcome": "approved"}
+    told: dict[str, Any] = {"asker_machine": RUN, "asker_key": "", "outcome": "approved"}
     return {
         "PlanProposed": PlanProposed(**HERE, thread_id="plan", turn=1, tasks=TASKS),
         "TurnTaken": TurnTaken(**HERE, thread_id="task:a", turn=1, text="done"),
@@ -176,9 +177,10 @@ def messages_for(play: Play) -> dict[str, Message]:
         "RunTimedOut": RunTimedOut(**HERE),
     }
 
+
 def tell_each(make: Callable[[], Play]) -> dict[str, str]:
     """What each kind of message does, each told to a fresh run."""
-    kinds = {}
+    kinds: dict[str, str] = {}
     for name in messages_for(make()):
         play = make()
         message = messages_for(play)[name]
@@ -199,7 +201,7 @@ def test_every_message_in_every_situation_has_its_answer(situation: str) -> None
     assert make().status == status
     kinds = tell_each(make)
     assert {name for name, kind in kinds.items() if kind == "moved"} == MOVES[situation]
-    assert {kind for kind in kinds.values()} <= {"moved", "absorbed"}
+    assert set(kinds.values()) <= {"moved", "absorbed"}
 
 
 @pytest.mark.parametrize("status", ENDS)

@@ -151,7 +151,8 @@ async def test_a_tool_that_did_its_work_and_failed_has_executed() -> None:
     outcome = await ran(raiser_of(Failed("3 tests are red", result={"red": 3})))
     assert isinstance(outcome, calls.Executed)
     assert outcome.result_text == '{"red":3}'
-    assert (failure_in(outcome).code, failure_in(outcome).message) == (Code.TOOL_FAILED, "3 tests are red")
+    assert (failure_in(outcome).code, failure_in(outcome).message) == (Code.TOOL_FAILED, '3 tests are red: {"red":3}')
+    assert failure_in(await ran(raiser_of(Failed("red")))).message == "red"
 
 
 @pytest.mark.parametrize("effect", EFFECTS)

@@ -107,7 +107,9 @@ class SimApplication:
         unknown = sorted(set(raw_input) - known)
         if unknown or type(raw_input.get("n")) is not int or raw_input.get("gate", "allow") not in GATES:
             return Failure(
-                code=Code.TOOL_INPUT_INVALID, message=f"{tool}: n must be a whole number", error_class=ErrorClass.INVALID
+                code=Code.TOOL_INPUT_INVALID,
+                message=f"{tool}: n must be a whole number",
+                error_class=ErrorClass.INVALID,
             )
         return {"gate": "allow", **({"note": ""} if self._release > 1 else {}), **raw_input}
 

@@ -36,7 +36,9 @@ class Parcel:
 class Broker:
     """All queues, and whoever waits at them."""
 
-    def __init__(self, scheduler: Scheduler, faults: Faults, history: History, random: Random, *, confirming: bool) -> None:
+    def __init__(
+        self, scheduler: Scheduler, faults: Faults, history: History, random: Random, *, confirming: bool
+    ) -> None:
         self.confirming = confirming
         self._scheduler = scheduler
         self._faults = faults
@@ -136,7 +138,9 @@ class Broker:
 class SimInbox:
     """A process's intake. What it has taken and not settled comes again when it dies."""
 
-    def __init__(self, broker: Broker, scheduler: Scheduler, faults: Faults, group: Group, queues: Sequence[str]) -> None:
+    def __init__(
+        self, broker: Broker, scheduler: Scheduler, faults: Faults, group: Group, queues: Sequence[str]
+    ) -> None:
         self._broker = broker
         self._scheduler = scheduler
         self._faults = faults

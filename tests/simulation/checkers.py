@@ -58,7 +58,9 @@ class Checker:
     def published(self, row: OutboxRow) -> None:
         """A relay publishes a row: one that was committed, and is due."""
         sent = self._world.ledger.sent.get(row.id)
-        self._check(sent is not None and sent.body == row.body, "I16", f"published {row.type} {row.id}, which nobody committed")
+        self._check(
+            sent is not None and sent.body == row.body, "I16", f"published {row.type} {row.id}, which nobody committed"
+        )
         early_ms = row.not_before_ms - self._world.clock.now_ms()
         self._check(early_ms <= 0 or self._lapsed(row), "I18", f"published {row.type} {early_ms} ms early")
 
@@ -82,14 +84,22 @@ class Checker:
         if word in ("accepted", "duplicate"):
             votes = [vote for vote in ledger.votes[message.request_id] if vote.decision_id == message.decision_id]
             self._check(len(votes) == 1, "I2", f"{name} was told {word}, but {len(votes)} votes are recorded")
-            self._check(not votes or votes[0].decision == message.decision, "I2", f"{name} was told {word} of another word")
+            self._check(
+                not votes or votes[0].decision == message.decision, "I2", f"{name} was told {word} of another word"
+            )
         elif word == "conflict":
             self._conflict(message, answer, outcome, name)
         elif word == "expired":
-            self._check(outcome is not None and outcome.outcome == "expired", "I5", f"{name} was told expired, but it is {outcome}")
+            self._check(
+                outcome is not None and outcome.outcome == "expired",
+                "I5",
+                f"{name} was told expired, but it is {outcome}",
+            )
         elif word == "closed":
             closed = outcome is not None and outcome.outcome in ("cancelled", "superseded")
-            self._check(closed or message.request_id in ledger.revocations, "I5", f"{name} was told closed, but it is {outcome}")
+            self._check(
+                closed or message.request_id in ledger.revocations, "I5", f"{name} was told closed, but it is {outcome}"
+            )
         elif word == "stale":
             self._check(request is None or request.request_hash != message.request_hash, "I5", f"{name} was told stale")
         elif word == "not_allowed":
@@ -105,10 +115,19 @@ class Checker:
     def _conflict(self, message: DecideApproval, answer: dict[str, Any], outcome: OutcomeRow | None, name: str) -> None:
         ledger = self._world.ledger
         if answer.get("outcome") is not None:
-            won = outcome is not None and (outcome.outcome, outcome.decided_by) == (answer["outcome"], answer.get("decided_by"))
-            self._check(won, "I5", f"{name} lost to {answer['outcome']} by {answer.get('decided_by')}, but it is {outcome}")
+            won = outcome is not None and (outcome.outcome, outcome.decided_by) == (
+                answer["outcome"],
+                answer.get("decided_by"),
+            )
+            self._check(
+                won, "I5", f"{name} lost to {answer['outcome']} by {answer.get('decided_by')}, but it is {outcome}"
+            )
             mine = outcome is not None and outcome.decision_id == message.decision_id
-            used = mine and any(a.answer == "accepted" for a in ledger.answers[message.request_id] if a.decision_id == message.decision_id)
+            used = mine and any(
+                a.answer == "accepted"
+                for a in ledger.answers[message.request_id]
+                if a.decision_id == message.decision_id
+            )
             self._check(not mine or used, "I5", f"{name} lost to itself")
             return
         voted = any(vote.person_id == message.reviewer.id for vote in ledger.votes[message.request_id])
@@ -159,8 +178,12 @@ class Checker:
                 self._check(not open_in[run_id], "I30", f"{run_id} is {status}, and {open_in[run_id]} are still open")
                 continue
             if status == "suspended":
-                self._check(bool(open_in[run_id]), "I15", f"{run_id} is suspended, and nobody has a question before them")
-                self._check(not in_flight[run_id], "I26", f"{run_id} is suspended, and {in_flight[run_id]} are in flight")
+                self._check(
+                    bool(open_in[run_id]), "I15", f"{run_id} is suspended, and nobody has a question before them"
+                )
+                self._check(
+                    not in_flight[run_id], "I26", f"{run_id} is suspended, and {in_flight[run_id]} are in flight"
+                )
             else:
                 self._check(bool(in_flight[run_id]), "I29", f"{run_id} is {status}, and nothing of it is in flight")
             self._pending(run_id)
@@ -198,7 +221,11 @@ class Checker:
         loaded = at_once(store.load(list(ledger.states), []))
         for address, write in ledger.states.items():
             stored = loaded.states[address]
-            same = stored is not None and (stored.version, stored.status, stored.body) == (write.version, write.status, write.body)
+            same = stored is not None and (stored.version, stored.status, stored.body) == (
+                write.version,
+                write.status,
+                write.body,
+            )
             self._check(same, "I3", f"{address.text()} in the store is not what was committed last")
         keys = [FactKey("approval_outcome", o.run_id, o.request_id) for o in ledger.outcomes.values()]
         keys += [FactKey("approval_request", r.run_id, r.request_id) for r in ledger.requests.values()]
@@ -236,7 +263,9 @@ class Checker:
             effects = len(world.outside.effects[operation_id])
             name = f"{row.tool} {operation_id} is {status}"
             self._check(state is None or status in OPERATION_TERMINAL, "I28", f"{name} in a finished world")
-            still_open = [a.n for a in world.ledger.attempts[operation_id] if (operation_id, a.n) not in world.ledger.ends]
+            still_open = [
+                a.n for a in world.ledger.attempts[operation_id] if (operation_id, a.n) not in world.ledger.ends
+            ]
             self._check(not still_open, "I9", f"{name}, and attempt {still_open} is open")
             if row.tool == LOOK:
                 continue
@@ -257,7 +286,11 @@ class Checker:
             outcome = world.ledger.outcomes.get(request_id)
             status = state.status if state is not None else None
             is_open = status == "open"
-            self._check((outcome is None) == is_open, "I30", f"{request_id} is {status} with outcome {outcome and outcome.outcome}")
+            self._check(
+                (outcome is None) == is_open,
+                "I30",
+                f"{request_id} is {status} with outcome {outcome and outcome.outcome}",
+            )
             if outcome is None or outcome.outcome != "approved" or request.scope != "tool_call":
                 continue
             if request_id in world.ledger.revocations:

@@ -57,23 +57,33 @@ FAULTS: Mapping[str, str] = {
     "model_blunders": "a model gives a plan or a call that is not valid",
 }
 
-TEMPERS = ("calm", "few", "few", "few", "many", "many", "many", "storm")
-_RATES = (0.01, 0.03, 0.1, 0.3)
-_PER_STEP = {"crash": 0.02, "shutdown": 0.01, "freeze": 0.01, "crash_all": 0.004}
+TEMPERS = ("calm", "few", "few", "few", "many", "many", "many", "many", "storm", "storm")
+_SELDOM = (0.01, 0.03, 0.1, 0.3)
+_OFTEN = (0.05, 0.15, 0.3, 0.6)
+"""For what strikes calls to the world, of which a run makes few."""
+_PER_STEP = {"crash": 0.1, "shutdown": 0.05, "freeze": 0.05, "crash_all": 0.01}
 """These strike between two steps of a process, of which there are many: their rates are scaled by this."""
 
 
 class Faults:
     """The faults of one seed."""
 
-    def __init__(self, seed: int, *, temper: str | None = None, only: Collection[str] | None = None, without: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        temper: str | None = None,
+        only: Collection[str] | None = None,
+        without: Collection[str] = (),
+    ) -> None:
         self._seed = seed
         random = Random(f"{seed}/faults")
         self.temper = temper or random.choice(TEMPERS)
-        share = {"calm": 0.0, "few": 0.12, "many": 0.45, "storm": 1.0}[self.temper]
+        share = {"calm": 0.0, "few": 0.15, "many": 0.45, "storm": 1.0}[self.temper]
         self.rates: dict[str, float] = {}
         for name in FAULTS:
-            chosen, rate = random.random() < share, random.choice(_RATES)
+            often = name.startswith(("tool_", "model_", "probe_", "result_"))
+            chosen, rate = random.random() < share, random.choice(_OFTEN if often else _SELDOM)
             if (chosen if only is None else name in only) and name not in without:
                 self.rates[name] = rate * _PER_STEP.get(name, 1.0)
         self.counts: Counter[str] = Counter()

@@ -13,6 +13,9 @@ from typing import Any
 
 from placet import limits
 from placet.canonical import canonical_text
+from placet.ids import Address
+from placet.messages import APPROVAL, LEASE_TYPES, OPERATION, RUN, THREAD
+from placet.requests import ApprovalRequest, request_hash, request_id
 from placet.rows import (
     AttemptEndRow,
     AttemptRow,
@@ -29,9 +32,6 @@ from placet.rows import (
     VoteRow,
     audit_leaf,
 )
-from placet.ids import Address
-from placet.messages import APPROVAL, LEASE_TYPES, OPERATION, RUN, THREAD
-from placet.requests import ApprovalRequest, request_hash, request_id
 from placet.runtime.ports import CommitResult, DeadLetter, Fate, JournalEntry, OutboxRow, StateWrite, Unit
 from placet.statuses import APPROVAL_TERMINAL, OPERATION_TERMINAL, RUN_TERMINAL, THREAD_TERMINAL
 from placet.strict_json import parse
@@ -98,7 +98,9 @@ class Ledger:
         for address, version in unit.guards.items():
             found = self.states.get(address)
             now_there = found.version if found is not None else 0
-            self._check(now_there == version, "I4", f"committed on a stale read of {address.text()}: {version}, now {now_there}")
+            self._check(
+                now_there == version, "I4", f"committed on a stale read of {address.text()}: {version}, now {now_there}"
+            )
         if unit.before_ms is not None:
             self._check(now_ms < unit.before_ms, "I19", f"committed {now_ms - unit.before_ms} ms after its deadline")
         for letter in unit.dead_letters:
@@ -128,9 +130,17 @@ class Ledger:
     def _state(self, write: StateWrite, before: StateWrite | None, unit: Unit) -> None:
         address = write.address
         version = before.version if before is not None else 0
-        self._check(write.expected == version, "I4", f"{address.text()}: version {write.expected} replaced, but {version} was there")
+        self._check(
+            write.expected == version,
+            "I4",
+            f"{address.text()}: version {write.expected} replaced, but {version} was there",
+        )
         steps = sum(entry.address == address for entry in unit.journal)
-        self._check(write.version == write.expected + steps, "I17", f"{address.text()}: {steps} messages, {write.version - write.expected} steps")
+        self._check(
+            write.version == write.expected + steps,
+            "I17",
+            f"{address.text()}: {steps} messages, {write.version - write.expected} steps",
+        )
         if before is not None and before.status in TERMINAL[address.machine] and write.status != before.status:
             taken_back = address.machine == APPROVAL and (before.status, write.status) == ("approved", "revoked")
             self._check(taken_back, "I14", f"{address.text()} was {before.status} and became {write.status}")
@@ -142,13 +152,21 @@ class Ledger:
         message = json.loads(entry.message)["message"]
         self._history.note("applied", f"{message['type']} {entry.address.text()} v{entry.version} {_details(message)}")
         entries = self.journal[entry.address]
-        self._check(entry.version == len(entries) + 1, "I17", f"{entry.address.text()}: journal entry {entry.version} follows {len(entries)}")
+        self._check(
+            entry.version == len(entries) + 1,
+            "I17",
+            f"{entry.address.text()}: journal entry {entry.version} follows {len(entries)}",
+        )
         entries.append(entry)
         if message["type"] == "operation.done":
             self.done[message["operation_id"]] = message
         sent = self.sent.get(entry.message_id)
         if sent is not None and not (self._exclusive and sent.type in LEASE_TYPES):
-            self._check(entry.at_ms >= sent.not_before_ms, "I18", f"{sent.type} fired {sent.not_before_ms - entry.at_ms} ms early")
+            self._check(
+                entry.at_ms >= sent.not_before_ms,
+                "I18",
+                f"{sent.type} fired {sent.not_before_ms - entry.at_ms} ms early",
+            )
         if message["type"] not in REPEATABLE:
             self.applied[entry.address, entry.message_id] += 1
             times = self.applied[entry.address, entry.message_id]
@@ -174,11 +192,19 @@ class Ledger:
                 self._outcome(row, now_ms)
             case RevocationRow():
                 outcome = self.outcomes.get(row.request_id)
-                self._check(outcome is not None and outcome.outcome == "approved", "I14", f"revoked {row.request_id}, which is not approved")
+                self._check(
+                    outcome is not None and outcome.outcome == "approved",
+                    "I14",
+                    f"revoked {row.request_id}, which is not approved",
+                )
                 self.revocations[row.request_id] = row
             case DecisionAttemptRow():
                 self.answers[row.request_id].append(row)
-                self._check(row.n == len(self.answers[row.request_id]), "I10", f"answer {row.n} of {row.request_id} is not the next")
+                self._check(
+                    row.n == len(self.answers[row.request_id]),
+                    "I10",
+                    f"answer {row.n} of {row.request_id} is not the next",
+                )
             case OperationRow():
                 self._operation(row)
             case AttemptRow():
@@ -189,7 +215,11 @@ class Ledger:
                 self.retries[row.subject, row.attempt] = row
             case ThreadMessageRow():
                 self.said[row.run_id, row.thread_id] += 1
-                self._check(row.n == self.said[row.run_id, row.thread_id], "I10", f"message {row.n} of {row.thread_id} is not the next")
+                self._check(
+                    row.n == self.said[row.run_id, row.thread_id],
+                    "I10",
+                    f"message {row.n} of {row.thread_id} is not the next",
+                )
             case AuditLeafRow():
                 self._leaf(row)
 
@@ -197,7 +227,9 @@ class Ledger:
         content = parse(request.content_text)
         assert isinstance(content, dict)
         hashed = request_hash(request.scope, request.boundary, content)
-        self._check(hashed == request.request_hash, "I8", f"{request.request_id} does not hash to {request.request_hash}")
+        self._check(
+            hashed == request.request_hash, "I8", f"{request.request_id} does not hash to {request.request_hash}"
+        )
         minted = request_id(request.run_id, request.scope, request.boundary, hashed)
         self._check(minted == request.request_id, "I8", f"{request.request_id} should be {minted}")
         self.requests[request.request_id] = request
@@ -206,8 +238,12 @@ class Ledger:
     def _vote(self, row: VoteRow, now_ms: int) -> None:
         request = self.requests[row.request_id]
         expires = request.expires_at_ms
-        self._check(expires is None or now_ms < expires, "I19", f"{row.person_id} voted on {row.request_id} after it expired")
-        self._check(row.request_id not in self.outcomes, "I1", f"{row.person_id} voted on {row.request_id} after its outcome")
+        self._check(
+            expires is None or now_ms < expires, "I19", f"{row.person_id} voted on {row.request_id} after it expired"
+        )
+        self._check(
+            row.request_id not in self.outcomes, "I1", f"{row.person_id} voted on {row.request_id} after its outcome"
+        )
         self._check(row.request_hash == request.request_hash, "I8", f"a vote on {row.request_id} quotes another hash")
         persons = [vote.person_id for vote in self.votes[row.request_id]]
         self._check(row.person_id not in persons, "I20", f"{row.person_id} voted twice on {row.request_id}")
@@ -216,15 +252,23 @@ class Ledger:
 
     def _outcome(self, row: OutcomeRow, now_ms: int) -> None:
         known = self.outcomes.get(row.request_id)
-        self._check(known is None, "I1", f"{row.request_id} has two outcomes, {known and known.outcome} and {row.outcome}")
+        self._check(
+            known is None, "I1", f"{row.request_id} has two outcomes, {known and known.outcome} and {row.outcome}"
+        )
         request = self.requests.get(row.request_id)
         if request is None:
             self._history.violate("I7", f"an outcome of {row.request_id}, which was never asked")
             return
-        self._check(row.request_hash == request.request_hash, "I8", f"the outcome of {row.request_id} quotes another hash")
+        self._check(
+            row.request_hash == request.request_hash, "I8", f"the outcome of {row.request_id} quotes another hash"
+        )
         words = Counter(vote.decision for vote in self.votes[row.request_id])
         if row.outcome == "approved":
-            self._check(words["approve"] >= request.quorum, "I4", f"{row.request_id} approved by {dict(words)}, quorum {request.quorum}")
+            self._check(
+                words["approve"] >= request.quorum,
+                "I4",
+                f"{row.request_id} approved by {dict(words)}, quorum {request.quorum}",
+            )
         elif row.outcome in ("rejected", "executed", "not_executed"):
             word = "reject" if row.outcome == "rejected" else row.outcome
             self._check(words[word] >= 1, "I4", f"{row.request_id} {row.outcome} by {dict(words)}")
@@ -240,19 +284,26 @@ class Ledger:
         judged = judgement(gate)
         if gate in ASKING or (judged is None and row.consequential):
             self._check(row.authority == "approval", "I7", f"{row.tool} {gate} was let through by {row.authority}")
-        self._check(judged is None or judged.verdict in ("allow", "suspend"), "I7", f"{row.tool} {gate} became an operation")
+        self._check(
+            judged is None or judged.verdict in ("allow", "suspend"), "I7", f"{row.tool} {gate} became an operation"
+        )
         if row.request_id is not None and row.request_id in self.requests:
             shown = json.loads(self.requests[row.request_id].content_text)
-            self._check(canonical_text(shown["input"]) == row.input_text, "I31", f"{row.request_id} shows another input")
+            self._check(
+                canonical_text(shown["input"]) == row.input_text, "I31", f"{row.request_id} shows another input"
+            )
 
     def _attempt(self, row: AttemptRow, now_ms: int) -> None:
         attempts = self.attempts[row.operation_id]
         still_open = [a.n for a in attempts if (row.operation_id, a.n) not in self.ends]
         self._check(not still_open, "I9", f"attempt {row.n} of {row.operation_id} started while {still_open} is open")
         self._check(row.n == len(attempts) + 1, "I10", f"attempt {row.n} of {row.operation_id} follows {len(attempts)}")
-        self._check(not attempts or row.fence > attempts[-1].fence, "I11", f"the fence of {row.operation_id} did not grow")
+        self._check(
+            not attempts or row.fence > attempts[-1].fence, "I11", f"the fence of {row.operation_id} did not grow"
+        )
         self._check(row.n <= limits.ATTEMPTS_MAX, "I27", f"attempt {row.n} of {row.operation_id}")
         attempts.append(row)
+        self._history.sometimes["an attempt was started"] += 1
         operation = self.operations.get(row.operation_id)
         if operation is None:
             self._history.violate("I7", f"{row.operation_id} started, but nobody proposed it")
@@ -261,14 +312,22 @@ class Ledger:
         retry = self.retries.get((row.operation_id, row.n - 1))
         if retry is not None:
             due_ms = retry.decided_at_ms + json.loads(retry.decision_text)["delay_ms"]
-            self._check(now_ms >= due_ms, "I27", f"attempt {row.n} of {row.operation_id} started {due_ms - now_ms} ms early")
+            self._check(
+                now_ms >= due_ms, "I27", f"attempt {row.n} of {row.operation_id} started {due_ms - now_ms} ms early"
+            )
 
     def _authority(self, operation: OperationRow, now_ms: int) -> None:
         name = f"{operation.tool} {operation.operation_id}"
         address = Address(operation.run_id, RUN, "")
         run = self._before.get(address) or self.states.get(address)  # it may end in this very unit, after the start
-        self._check(run is not None and run.status not in RUN_TERMINAL, "I7", f"{name} started in a run that is {run and run.status}")
-        self._check(operation.deadline_ms is None or now_ms < operation.deadline_ms, "I27", f"{name} started after its deadline")
+        self._check(
+            run is not None and run.status not in RUN_TERMINAL,
+            "I7",
+            f"{name} started in a run that is {run and run.status}",
+        )
+        self._check(
+            operation.deadline_ms is None or now_ms < operation.deadline_ms, "I27", f"{name} started after its deadline"
+        )
         if operation.authority != "approval":
             return
         request = self.requests.get(operation.request_id or "")

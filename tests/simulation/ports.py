@@ -14,10 +14,10 @@ from pydantic import TypeAdapter
 from placet.activities import Activity, CallModel, ProbeTool, RunTool, Stop
 from placet.calls import ChatMessage, Unsure
 from placet.errors import Certainty, Code, ErrorClass, Failure, RetryableError
-from placet.rows import FactKey
 from placet.ids import Address, derived_id
 from placet.instants import Instant
 from placet.messages import Envelope, ModelAnswered, ModelFailed, ToolProbed, ToolReturned
+from placet.rows import FactKey
 from placet.runtime.ports import (
     ActivityError,
     CommitResult,
@@ -190,7 +190,14 @@ class SimInvoker:
     """Runs activities as tasks of its process; each result comes back as a message, unless something dies first."""
 
     def __init__(
-        self, models: Models, tools: Tools, store: Store, broker: Broker, scheduler: Scheduler, faults: Faults, group: Group
+        self,
+        models: Models,
+        tools: Tools,
+        store: Store,
+        broker: Broker,
+        scheduler: Scheduler,
+        faults: Faults,
+        group: Group,
     ) -> None:
         self._models = models
         self._tools = tools
@@ -208,10 +215,14 @@ class SimInvoker:
             if isinstance(activity, Stop):
                 for task in self._running.get(owner, ()):
                     # Not here and now: the task may be the one that runs.
-                    self._scheduler.at(self._scheduler.now_ms, lambda task=task: self._scheduler.cancel(task, _Stopped()))
+                    self._scheduler.at(
+                        self._scheduler.now_ms, lambda task=task: self._scheduler.cancel(task, _Stopped())
+                    )
                 continue
             run = self._call_model(activity) if isinstance(activity, CallModel) else self._call_tool(activity)
-            self._running.setdefault(owner, []).append(self._scheduler.spawn(f"activity {owner.text()}", run, self._group))
+            self._running.setdefault(owner, []).append(
+                self._scheduler.spawn(f"activity {owner.text()}", run, self._group)
+            )
 
     @property
     def running(self) -> int:
@@ -228,12 +239,18 @@ class SimInvoker:
         except _Stopped:
             return
         except ActivityError as error:
-            self._report(activity, ModelFailed(**names, turn=activity.turn, attempt=activity.attempt, failure=error.failure))
+            self._report(
+                activity, ModelFailed(**names, turn=activity.turn, attempt=activity.attempt, failure=error.failure)
+            )
         else:
             self._report(activity, ModelAnswered(**names, turn=activity.turn, attempt=activity.attempt, reply=reply))
 
     async def _call_tool(self, activity: RunTool | ProbeTool) -> None:
-        names: dict[str, Any] = {"tenant": activity.tenant, "run_id": activity.run_id, "operation_id": activity.operation_id}
+        names: dict[str, Any] = {
+            "tenant": activity.tenant,
+            "run_id": activity.run_id,
+            "operation_id": activity.operation_id,
+        }
         try:
             if isinstance(activity, RunTool):
                 outcome = await self._tools.run(activity)
@@ -242,7 +259,10 @@ class SimInvoker:
         except _Stopped:
             outcome = Unsure(
                 failure=Failure(
-                    code=Code.CANCELLED, message="stopped", error_class=ErrorClass.CANCELLED, certainty=Certainty.UNKNOWN
+                    code=Code.CANCELLED,
+                    message="stopped",
+                    error_class=ErrorClass.CANCELLED,
+                    certainty=Certainty.UNKNOWN,
                 )
             )
         if isinstance(activity, RunTool):

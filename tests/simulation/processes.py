@@ -199,8 +199,4 @@ class Process:
     @property
     def resting(self) -> bool:
         """It runs, and has nothing in hand."""
-        return (
-            self.inbox is not None and not self.inbox.taken and self.invoker is not None and not self.invoker.running
-        )
-
-
+        return self.inbox is not None and not self.inbox.taken and self.invoker is not None and not self.invoker.running

@@ -87,7 +87,9 @@ class Tail:
             pass
 
     def _answer(self, request: ApprovalRequest) -> None:
-        word = "truth" if request.scope == "operation_outcome" else self._random.choice(("approve", "approve", "reject"))
+        word = (
+            "truth" if request.scope == "operation_outcome" else self._random.choice(("approve", "approve", "reject"))
+        )
         for person in LATE_REVIEWERS[: request.quorum]:
             voice = Voice(1, person, word, f"late-{request.request_id[-8:]}-{person}")
             self._world.clients.spawn(f"{person} on {request.request_id}", self._world.clients.voice, request, voice)

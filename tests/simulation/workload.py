@@ -16,7 +16,7 @@ from placet.messages import ANSWER_THREAD, PLAN_THREAD, CancelRun, Mode, SubmitR
 from placet.plans import DirectCall, PlannedTask
 from placet.requests import ApprovalRequest
 from placet.values import Principal, PrincipalKind
-from tests.simulation.application import LOOK, TOOLS, UNGRANTED
+from tests.simulation.application import TOOLS, UNGRANTED
 
 INITIATOR = Principal(kind=PrincipalKind.HUMAN, id="dora")
 REVIEWERS = ("alice", "bob", "carol")
@@ -74,8 +74,20 @@ class Profile:
         *("ask_two", "ask_soon", "ask_use", "deny", "fail", "none"),
     )
     modes: Sequence[Mode] = ("goal", "goal", "goal", "tasks", "tasks", "frozen_plan", "plan_only")
-    outer_gates: Sequence[str] = (*("none",) * 14, *("ask",) * 4, "allow", "allow", "ask_soon", "ask_two", "deny", "fail")
+    outer_gates: Sequence[str] = (
+        *("none",) * 24,
+        *("ask",) * 6,
+        "allow",
+        "allow",
+        "ask_soon",
+        "ask_two",
+        "deny",
+        "fail",
+    )
     teams: Sequence[str] = ("solo", "solo", "pair", "rounds", "poor")
+    depends: float = 0.4
+    outer: float = 0.5
+    """How many of the runs have gates beside those of tool calls."""
     cancels: float = 0.12
     timeouts: float = 0.1
     moods: Sequence[str] = ("plain", "plain", "plain", "race", "race", "muddle", "repeat", "revoke", "silent")
@@ -127,14 +139,15 @@ def _run(run_id: str, random: Random, profile: Profile) -> RunPlan:
     run = RunPlan(submit, random.randint(0, 2_000), plan=tasks, submit_again=random.random() < 0.2)
     run.says[PLAN_THREAD] = [plan_call(tasks)]
     run.says[ANSWER_THREAD] = [f"the answer of {run_id}"]
-    run.gates["plan"] = random.choice(profile.outer_gates)
+    outer_gates = profile.outer_gates if random.random() < profile.outer else ("none",)
+    run.gates["plan"] = random.choice(outer_gates)
     for task in tasks:
         if task.call is None:
             run.says[task_thread(task.id)] = _turns(task, random, profile)
         if team != "rounds":
-            run.gates[f"dispatch:{task.id}"] = random.choice(profile.outer_gates)
+            run.gates[f"dispatch:{task.id}"] = random.choice(outer_gates)
     if team == "rounds":
-        run.gates["round"] = random.choice(profile.outer_gates)
+        run.gates["round"] = random.choice(outer_gates)
     if random.random() < profile.cancels:
         run.cancel = CancelRun(tenant=TENANT, run_id=run_id, by=INITIATOR, reason="changed my mind")
         run.cancel_after_ms = random.randint(0, 30_000)
@@ -160,7 +173,7 @@ def _tasks(random: Random, profile: Profile, team: str) -> tuple[PlannedTask, ..
                 title=f"task {at}",
                 description=random.choice(("", "with care")),
                 assignee=random.choice(("ann", "ben")) if everybody else "ann",
-                depends_on=tuple(other.id for other in tasks if random.random() < 0.5),
+                depends_on=tuple(other.id for other in tasks if random.random() < profile.depends),
                 priority=random.choice((0, 0, 1)),
                 call=call,
             )
@@ -178,8 +191,8 @@ def _input(random: Random, profile: Profile) -> dict[str, object]:
 
 def _turns(task: PlannedTask, random: Random, profile: Profile) -> list[Says]:
     turns: list[Says] = []
-    for turn in range(random.choice((0, 1, 1, 1, 2))):
-        calls = [_call(f"c{at}", random, profile) for at in range(random.choice((1, 1, 2)))]
+    for turn in range(random.choice((0, 1, 1, 2, 3))):
+        calls = [_call(f"c{at}", random, profile) for at in range(random.choice((1, 1, 2, 3)))]
         if random.random() < 0.1:
             calls.append(calls[0])  # the same call id twice in one turn
         if random.random() < 0.05:
@@ -192,7 +205,7 @@ def _call(call_id: str, random: Random, profile: Profile) -> ToolCall:
     text = json.dumps(_input(random, profile))
     if random.random() < 0.05:
         text = random.choice((text[:-1], '{"n":"seven"}', "", "[1]", '{"n":1,"n":2}'))
-    return ToolCall(call_id=call_id, tool=random.choice((*profile.tools, LOOK)), input_text=text)
+    return ToolCall(call_id=call_id, tool=random.choice(profile.tools), input_text=text)
 
 
 # ── people ─────────────────────────────────────────────────────────────────────────────

@@ -89,7 +89,7 @@ class World:
 
     def open_store(self) -> None:
         """A process becomes the store's exclusive owner: whatever another had in hand is dead."""
-        self.store.take_over()
+        self.store.restart()
 
     def application(self) -> SimApplication:
         """The application as a process that starts now is deployed with."""

@@ -134,18 +134,18 @@ def decide(inputs: RetryInputs) -> RetryDecision:
 
 def nominal_delay_ms(policy: RetryPolicy, attempt: int) -> int:
     """The delay after failed attempt number `attempt` before jitter: base × factor^(attempt - 1), at most the bound."""
-    delay: float = policy.base_ms
+    nominal_ms: float = policy.base_ms
     for _ in range(attempt - 1):
-        if delay >= policy.delay_ms_max:
+        if nominal_ms >= policy.delay_ms_max:
             break
-        delay *= policy.factor
-    return int(min(delay, policy.delay_ms_max))
+        nominal_ms *= policy.factor
+    return int(min(nominal_ms, policy.delay_ms_max))
 
 
 def delay_ms(policy: RetryPolicy, attempt: int, fraction: float) -> int:
     """The delay with equal jitter: half of the nominal one at `fraction` 0, the whole at 1 (G01)."""
-    nominal = nominal_delay_ms(policy, attempt)
-    return nominal - int(nominal / 2 * (1 - fraction))
+    nominal_ms = nominal_delay_ms(policy, attempt)
+    return nominal_ms - int(nominal_ms / 2 * (1 - fraction))
 
 
 def classify_status(http_status: int) -> ErrorClass:

@@ -103,12 +103,12 @@ def dispatch_content(state: RunState, task: Task) -> Content:
 
 
 @_content
-def call_content(task_id: str, call: Call, *, consequential: bool, input_text: str) -> Content:
+def call_content(task_id: str, call: Call, *, consequential: bool) -> Content:
     """One tool call about to be made."""
     return ToolCallContent(
         tool_name=call.tool,
         raw_input=read_object(call.raw_input_text),
-        input=read_object(input_text),
+        input=read_object(call.input_text),
         agent_name=call.agent,
         task_id=task_id,
         tool_call_id=call.tool_call_id,
@@ -131,7 +131,7 @@ def round_tasks(draft: Draft) -> tuple[list[Task], list[Task]]:
 
 
 def content_now(draft: Draft, request: PendingRequest) -> Content | None:
-    """What the run would ask today in place of `request`; None where it would ask nothing of the kind.
+    """What the run would ask today in place of a plan's, a round's or a dispatch's question; None where nothing.
 
     Raises ContractError for a state that cannot be asked about at all.
     """
@@ -139,25 +139,22 @@ def content_now(draft: Draft, request: PendingRequest) -> Content | None:
         return plan_content(draft.state, draft.tasks) if draft.state.phase == "deciding" else None
     if request.scope == "task_round":
         return round_content(draft.state, *round_tasks(draft))
-    if request.position is None or not 0 <= request.position < len(draft.tasks):
-        return None
-    task = draft.tasks[request.position]
-    if request.scope == "task_dispatch":
-        return dispatch_content(draft.state, task) if request.position in draft.ready else None
-    found = draft.call_of(request.operation_id or "")
-    if found is None or found[0] != request.position:
-        return None
-    call = task.calls[found[1]]
-    return call_content(task.id, call, consequential=call.consequential, input_text=call.input_text)
+    if request.scope == "task_dispatch" and request.position in draft.ready:
+        return dispatch_content(draft.state, draft.tasks[request.position])
+    return None
+
+
+def asks(request: PendingRequest, content: Content) -> bool:
+    """Whether `request` is the question about this content: boundary and hash, letter by letter."""
+    boundary = boundary_of(content)
+    return boundary == request.boundary and request_hash(content.kind, boundary, content) == request.request_hash
 
 
 def is_still_asked(draft: Draft, request: PendingRequest) -> bool:
-    """Whether the run, as it is now, would put exactly this question: boundary and hash, letter by letter."""
+    """Whether the run, as it is now, would put exactly this question about its plan, its round or a task."""
     try:
         content = content_now(draft, request)
-        if content is None or boundary_of(content) != request.boundary:
-            return False
-        return request_hash(request.scope, request.boundary, content) == request.request_hash
+        return content is not None and asks(request, content)
     except ContractError:
         return False
 
@@ -213,16 +210,15 @@ def ask(
     draft.send(
         RequestApproval(tenant=state.tenant, run_id=state.run_id, request_id=request.request_id, request=request)
     )
-    draft.audit(
-        "approval.requested",
-        request.request_id,
-        scope=request.scope,
-        boundary=request.boundary,
-        request_hash=request.request_hash,
-        operation_id=operation_id or None,
-        rule=judgement.rule,
-        policy_version=judgement.policy_version,
-    )
+    if not operation_id:  # the leaf of an operation's proposal names its question
+        draft.audit(
+            "approval.requested",
+            request.request_id,
+            scope=request.scope,
+            boundary=request.boundary,
+            request_hash=request.request_hash,
+            rule=judgement.rule,
+        )
     return request
 
 

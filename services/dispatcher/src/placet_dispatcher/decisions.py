@@ -7,12 +7,11 @@ a revocation. The request must verify, and it must be what the run would ask tod
 from __future__ import annotations
 
 from placet.canonical import canonical_text
-from placet.contents import boundary_of
 from placet.errors import Code, ContractError, ErrorClass, Failure, PlacetError
 from placet.messages import ApprovalDecided, ExecuteOperation
-from placet.requests import ApprovalRequest, request_hash, verify_request
+from placet.requests import ApprovalRequest, verify_request
 from placet.rows import OutcomeRow
-from placet_dispatcher.asking import call_content, is_still_asked, read_object
+from placet_dispatcher.asking import asks, call_content, is_still_asked, read_object
 from placet_dispatcher.draft import Draft
 from placet_dispatcher.graph import in_order
 from placet_dispatcher.planning import begin
@@ -83,7 +82,9 @@ def _fault(
         return _integrity(f"{pending.request_id} was asked for another run")
     if outcome.outcome not in _OUTCOMES or outcome.request_hash != request.request_hash:
         return _integrity(f"the outcome of {pending.request_id} does not belong to its request")
-    if request.request_hash != pending.request_hash or not is_still_asked(draft, pending):
+    # A call is compared when it is released, with the tools and schemas of that instant.
+    is_moot = pending.scope != "tool_call" and not is_still_asked(draft, pending)
+    if request.request_hash != pending.request_hash or is_moot:
         return _stale(f"what {pending.request_id} asked is not what the run would do now")
     return None
 
@@ -137,7 +138,7 @@ def release(draft: Draft) -> None:
 
 
 def _is_safe(draft: Draft, request: PendingRequest) -> bool:
-    """Whether an approved call is still what was shown, by today's grants, tools and schemas (D13-D15)."""
+    """Whether an approved call is still what was shown, by today's grants, tools and schemas (D08, D13-D15)."""
     if request.scope != "tool_call" or request.decision != "approved":
         return True
     found = draft.call_of(request.operation_id or "")
@@ -152,9 +153,9 @@ def _is_safe(draft: Draft, request: PendingRequest) -> bool:
         validated = draft.facts.validate_input(call.tool, read_object(call.raw_input_text))
         if isinstance(validated, Failure):
             return False
-        input_text = canonical_text(validated)
-        content = call_content(task.id, call, consequential=tool.consequential, input_text=input_text)
-        return request_hash("tool_call", boundary_of(content), content) == request.request_hash
+        if canonical_text(validated) != call.input_text:
+            return False
+        return asks(request, call_content(task.id, call, consequential=tool.consequential))
     except ContractError:
         return False
 

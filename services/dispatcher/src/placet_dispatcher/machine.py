@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from placet.canonical import digest_of_text
 from placet.errors import Code, ContractError, ErrorClass, Failure
 from placet.facts import Facts
 from placet.instants import Instant, later
@@ -34,7 +35,7 @@ from placet.rows import STATE, FactKey
 from placet_dispatcher.decisions import decide
 from placet_dispatcher.draft import Draft
 from placet_dispatcher.graph import fail, succeed
-from placet_dispatcher.planning import adopt, checked
+from placet_dispatcher.planning import adopt, checked, plan_text
 from placet_dispatcher.proposals import propose
 from placet_dispatcher.schedule import BUDGET, advance, give_up
 from placet_dispatcher.states import TERMINAL, PendingRequest, RunState
@@ -189,7 +190,9 @@ def _plan_proposed(draft: Draft, message: PlanProposed) -> str | None:
         draft.end_now("failed", failure)
         return None
     try:  # checked by the planner too; but what a message says is not believed
-        adopt(draft, checked(message.tasks, team, draft.tool))
+        planned = checked(message.tasks, team, draft.tool)
+        draft.audit("plan.proposed", draft.state.run_id, tasks=len(planned), plan=digest_of_text(plan_text(planned)))
+        adopt(draft, planned)
     except ContractError as error:
         draft.end_now("failed", error.failure())
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from placet.calls import ToolSpec
-from placet.canonical import canonical_text, digest
+from placet.canonical import canonical_text
 from placet.errors import Code, ContractError
 from placet.gates import Boundary
 from placet.plans import Plan, PlannedTask, TeamSpec, check_plan
@@ -61,11 +61,9 @@ def plan_text(tasks: Sequence[PlannedTask]) -> str:
 
 
 def adopt(draft: Draft, planned: Sequence[PlannedTask]) -> None:
-    """Make a checked plan the run's own, and put it before its gate. Raises ContractError where it cannot be hashed."""
-    plan_digest = digest([task.model_dump(mode="json") for task in planned])
+    """Make a checked plan the run's own, and put it before its gate."""
     draft.tasks = list(planted(planned))
     draft.change(phase="deciding", planned_at_ms=draft.now_ms)
-    draft.audit("plan.adopted", draft.state.run_id, tasks=len(planned), digest=plan_digest)
     judgement = draft.facts.judge(Boundary.PLAN, plan_subject(draft))
     if judgement is None or judgement.verdict == "allow":
         begin(draft)

@@ -66,9 +66,12 @@ def propose(
         else:
             made.append(_decided(draft, position, call, asked.input_text, read or read_input))
     bytes_max = share(len(made))
-    draft.change_task(
-        position, calls=tuple(call.model_copy(update={"text": cut(call.text, bytes_max)}) for call in made)
-    )
+    draft.change_task(position, calls=tuple(_bounded(call, bytes_max) for call in made))
+
+
+def _bounded(call: Call, bytes_max: int) -> Call:
+    text = cut(call.text, bytes_max)
+    return call if text == call.text else call.model_copy(update={"text": text})
 
 
 def propose_direct(draft: Draft, position: int, given: DirectCall) -> None:
@@ -177,7 +180,7 @@ def _asked(proposal: _Proposal, judgement: Judgement) -> Call:
         return _answered(draft, call, WITHHELD)
     task_id = draft.tasks[position].id
     try:
-        content = call_content(task_id, call, consequential=tool.consequential, input_text=call.input_text)
+        content = call_content(task_id, call, consequential=tool.consequential)
         what = f"{call.agent} calls {call.tool} for task {task_id}"
         request = ask(draft, content, judgement, what, position=position, operation_id=call.operation_id, tool=tool)
     except ContractError as error:

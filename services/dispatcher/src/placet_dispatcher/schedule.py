@@ -182,12 +182,14 @@ def _open_round(draft: Draft) -> None:
 
 
 def _start(draft: Draft, position: int) -> None:
-    task = draft.change_task(position, status="running", started_at_ms=draft.now_ms)
+    is_agents = draft.tasks[position].call is None
+    task = draft.change_task(
+        position, status="running", started_at_ms=draft.now_ms, turn=int(is_agents), thinking=is_agents
+    )
     draft.active.append(position)
     draft.audit("task.started", task.id, assignee=task.assignee)
-    if task.call is None:
+    if is_agents:
         text = task_text(task, [draft.tasks[at] for at in draft.positions_of(task.depends_on)])
-        draft.change_task(position, turn=1, thinking=True)
         draft.take_turn(task_thread(task.id), 1, "work", task.assignee or "", UserText(text=text))
 
 

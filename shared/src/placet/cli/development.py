@@ -132,16 +132,15 @@ def _sqlite() -> Check:
     from placet.errors import PlacetError
 
     try:
-        guard = importlib.import_module("placet.adapters.sql.sqlite").check_library
+        from placet.adapters.sql.sqlite_file import library_version, locking_for
+
+        version = library_version()
     except ModuleNotFoundError as error:
-        return Check(
-            "sqlite", "note", f"{sqlite3.sqlite_version}; {error.name} is not installed, so no store runs here"
-        )
-    try:
-        guard()
+        detail = f"{sqlite3.sqlite_version}; no store can run here without {error.name}"
+        return Check("sqlite", "note", detail)
     except PlacetError as error:
         return Check("sqlite", "bad", error.message)
-    return Check("sqlite", "ok", sqlite3.sqlite_version)
+    return Check("sqlite", "ok", locking_for(version).reason)
 
 
 def _gateway(here: session.Session) -> Iterator[Check]:

@@ -78,6 +78,8 @@ def run(arguments: list[str]) -> int:
         code = app(arguments, prog_name="placet", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else exits.OK
+    except SystemExit as ended:  # the shell's completion ends the program by itself
+        return ended.code if isinstance(ended.code, int) else exits.OK
     except typer.Abort:
         return exits.INTERRUPTED
     except KeyboardInterrupt:

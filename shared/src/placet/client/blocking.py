@@ -53,6 +53,8 @@ class PlacetClient:
             headers=headers,
             timeout=timeout_s,
             transport=transport,
+            # Without TLS there is nothing to verify, and loading the authorities takes longer than the request.
+            verify=self.connection.url.startswith("https:"),
             # A proxy of the environment is not asked to reach this machine itself.
             trust_env=not self.connection.is_loopback,
         )

@@ -240,9 +240,18 @@ def _of_returned(answer: object) -> ToolOutcome:
     if isinstance(answer, calls.Executed):
         return _executed(lambda: answer.result_text, answer.failure)
     if isinstance(answer, tooling.Failed):
-        return _executed(lambda: to_json(answer.result), _failure(answer, Certainty.EXECUTED))
+        failed = _executed(lambda: to_json(answer.result), _failure(answer, Certainty.EXECUTED))
+        return _with_result_told(failed)
     result = answer.result if isinstance(answer, tooling.Executed) else answer
     return _executed(lambda: to_json(result), None)
+
+
+def _with_result_told(failed: calls.Executed) -> calls.Executed:
+    """What is told of a failed call is its failure: the result goes with it."""
+    if failed.failure is None or failed.result_text == "null":
+        return failed
+    told = _sound(f"{failed.failure.message}: {failed.result_text}")
+    return failed.model_copy(update={"failure": failed.failure.model_copy(update={"message": told})})
 
 
 def _executed(json_of_result: Callable[[], str | bytes], failure: Failure | None) -> calls.Executed:

@@ -23,8 +23,11 @@ APPLICATION_ID = 0x504C4354
 PAGE_BYTES = 8_192
 """Bodies of one or two kilobytes fill pages of this size well; measured a tenth faster than 4,096."""
 CACHE_KIB = 16_384
-WAL_BYTES_MAX = 64 * 1024 * 1024
-"""What a log that has grown is cut back to."""
+CHECKPOINT_PAGES = 4_096
+"""The log moves into the database every 32 MB: a page that many commits touch is then written there once. Measured: two
+to three times the rate of the default of 1,000 pages. Opening after a crash reads at most about this much."""
+WAL_BYTES_MAX = 2 * CHECKPOINT_PAGES * PAGE_BYTES
+"""What a log that has grown further is cut back to."""
 OPEN_BUSY_MS = 2_000
 """How long opening waits for another program, such as a shell that is looking at the file."""
 OLDEST = (3, 37, 0)
@@ -150,6 +153,7 @@ def _configure(connection: sqlite3.Connection, path: Path, locking: Locking) -> 
         "fullfsync = ON",
         "checkpoint_fullfsync = ON",
         f"cache_size = -{CACHE_KIB}",
+        f"wal_autocheckpoint = {CHECKPOINT_PAGES}",
         f"journal_size_limit = {WAL_BYTES_MAX}",
         "temp_store = MEMORY",
         "recursive_triggers = ON",  # so that INSERT OR REPLACE meets the triggers that refuse to delete

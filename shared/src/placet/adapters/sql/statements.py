@@ -302,7 +302,7 @@ def dead_letter_insert() -> ClauseElement:
     """Parking a message twice is one row."""
     d = tables.dead_letter
     known = select(d.c.id).where(d.c.id == bindparam("id")).exists()
-    values: Select[Any] = select(*(bindparam(c.name) for c in d.columns)).where(~known)
+    values: Any = select(*(bindparam(c.name) for c in d.columns)).where(~known)
     return insert(d).from_select([c.name for c in d.columns], values)
 
 

@@ -48,11 +48,7 @@ class Writer:
         self._delete_outbox = sql.text(st.outbox_delete, takes=("is_id",))
         self._insert_letter = sql.text(st.dead_letter_insert, takes=_LETTER)
         self._end_attempt = sql.text(st.attempt_end, takes=_END)
-        self._insert_fact = {
-            table: sql.text(st.fact_insert, table, takes=FIELDS[table])
-            for table in FIELDS
-            if table != AttemptEndRow.table
-        }
+        self._sql = sql
 
     def together(self, units: Sequence[Unit], now_ms: Instant) -> list[CommitResult]:
         """Write every unit that holds. Raises `Refused` when something is violated: roll back and use `alone`."""
@@ -126,7 +122,7 @@ class Writer:
         if batch.stepped:
             many(self._update_state, batch.stepped)
         for table, rows in batch.facts.items():
-            many(self._insert_fact[table], rows)
+            many(self._insert_fact(table), rows)
         for attempt in batch.attempts:
             self._attempt(attempt)
         if batch.journal:
@@ -138,9 +134,12 @@ class Writer:
         if batch.consumed:
             many(self._delete_outbox, batch.consumed)
 
+    def _insert_fact(self, table: str) -> str:
+        return self._sql.text(st.fact_insert, table, takes=FIELDS[table])
+
     def _attempt(self, row: Row) -> None:
         if not isinstance(row, AttemptEndRow):
-            self._connection.execute(self._insert_fact[row.table], values_of(row))
+            self._connection.execute(self._insert_fact(row.table), values_of(row))
             return
         values = (row.ended, row.ended_at_ms, row.evidence_text, row.run_id, row.operation_id, row.n)
         if self._connection.execute(self._end_attempt, values).rowcount != 1:
@@ -163,25 +162,37 @@ class _Batch:
         self.consumed: list[tuple[str]] = []
 
     def add(self, unit: Unit) -> None:
+        """Raises `Refused` for U+0000, which PostgreSQL's text cannot hold."""
         now_ms = self._now_ms
         for write in unit.states:
             key, body = write.address, bytes(write.body)
             if write.expected == 0:
-                self.created.append((*key, write.tenant, write.version, write.status, body, now_ms, now_ms))
+                new = (*key, write.tenant, write.version, write.status, body, now_ms, now_ms)
+                self.created.append(_without_nul(new))
             else:
-                self.stepped.append((write.version, write.status, body, now_ms, *key))
+                self.stepped.append(_without_nul((write.version, write.status, body, now_ms, *key)))
         for row in unit.rows:
+            values = _without_nul(values_of(row))
             if isinstance(row, AttemptRow | AttemptEndRow):
                 self.attempts.append(row)
             else:
-                self.facts[row.table].append(values_of(row))
+                self.facts[row.table].append(values)
         for e in unit.journal:
-            self.journal.append((*e.address, e.version, e.message_id, e.message, e.facts, e.at_ms))
+            entry = (*e.address, e.version, e.message_id, e.message, e.facts, e.at_ms)
+            self.journal.append(_without_nul(entry))
         for o in unit.outbox:
             due_ms = max(o.not_before_ms, now_ms)
-            self.outbox.append((o.id, o.destination, o.run_id, o.type, o.not_before_ms, due_ms, 0, o.body))
-        self.letters += map(_letter, unit.dead_letters)
+            sent = (o.id, o.destination, o.run_id, o.type, o.not_before_ms, due_ms, 0, o.body)
+            self.outbox.append(_without_nul(sent))
+        self.letters += [_without_nul(_letter(letter)) for letter in unit.dead_letters]
         self.consumed += [(outbox_id,) for outbox_id in unit.consumed]
+
+
+def _without_nul(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    for value in values:
+        if type(value) is str and "\x00" in value:
+            raise Refused("text_nul")
+    return values
 
 
 def _letter(letter: DeadLetter) -> tuple[Any, ...]:
@@ -200,7 +211,7 @@ def tenant_of(body: bytes) -> str | None:
 
 
 def _check_owner(row: Row, stepped: dict[Address, str]) -> None:
-    """A fact is written with a step of its owner, of the same tenant; what no store can keep is not written."""
+    """A fact is written with a step of its owner, of the same tenant."""
     tenant = stepped.get(row.owner())
     if tenant is None:
         raise Refused("owner_step")
@@ -208,6 +219,3 @@ def _check_owner(row: Row, stepped: dict[Address, str]) -> None:
         isinstance(row, RequestRow) and (row.request.tenant, row.request.run_id) != (row.tenant, row.run_id)
     ):
         raise Refused("owner_tenant")
-    for value in values_of(row):
-        if type(value) is str and "\x00" in value:
-            raise Refused("text_nul")

@@ -1,0 +1,224 @@
+"""Decides how messages, timers and the run's own bookkeeping are broken: what is lost, repeated, or never woken."""
+
+from __future__ import annotations
+
+from dataclasses import replace as with_fields
+from itertools import count
+from typing import Any
+
+from placet.errors import InvariantError
+from placet.machine import move
+from placet.messages import OperationLeaseEnded, RequestApproval
+from placet.retries import RetryDecision
+from placet.runtime import fold as folding
+from placet.runtime.fold import Fold
+from placet.runtime.relay import CLAIM_MS, RELAY_MAX, Relay
+from placet_dispatcher import draft as drafting
+from placet_dispatcher import machine as run
+from placet_dispatcher.draft import Draft
+from placet_dispatcher.states import RunState
+from placet_planner import machine as thread
+from placet_planner.machine import ThreadMachine
+from placet_tool_executor import doubt
+from placet_tool_executor.machine import OperationMachine
+from tests.simulation.mutants.mutant import PLAIN, QUIET, around, changed, mutant, replace
+from tests.simulation.workload import TENANT, Profile
+
+mutant(
+    "a run that has ended is changed by what comes later",
+    "I14",
+    lambda: [replace(RunState, "is_over", property(lambda self: False))],
+    Profile(gates=("allow",), outer=0.0, cancels=1.0, timeouts=0.0, modes=("tasks",), teams=("solo",)),
+    "delayed",
+)
+mutant(
+    "the word that wakes a run is dropped while something is in flight",
+    "I15 I29",
+    lambda: [
+        around(
+            run,
+            "decide",
+            lambda original, draft, message: "busy" if draft.state.status == "running" else original(draft, message),
+        )
+    ],
+    Profile(gates=("ask", "allow"), moods=("plain",), **{**QUIET, "teams": ("pair", "solo")}),  # type: ignore[arg-type]
+    "tool_hangs model_hangs",
+)
+
+
+async def _discarding_first(relay: Any) -> int:
+    """Relay.turn, but a row is deleted before anybody has it."""
+    rows = await relay._store.claim_due(RELAY_MAX, CLAIM_MS)
+    if rows:
+        await relay._store.discard([row.id for row in rows])
+        await relay._outlet.publish(rows)
+    now_ms, due_ms = await relay._store.next_due_ms()
+    return 60_000 if due_ms is None else max(1, min(60_000, due_ms - now_ms))
+
+
+mutant(
+    "a row is deleted before it is published",
+    "I15 I16 I26 I28 I29 I30",
+    lambda: [replace(Relay, "turn", _discarding_first)],
+    PLAIN,
+    "crash lost",
+)
+
+
+def _keeping(original: Any, self: Any, machines: Any, application: Any, deliveries: Any) -> None:
+    original(self, machines, application, [with_fields(delivery, outbox_id=None) for delivery in deliveries])
+
+
+mutant(
+    "an applied message leaves its row behind",
+    "I16 I28",
+    lambda: [around(Fold, "__init__", _keeping)],
+    PLAIN,
+    seeds_max=20,
+)
+
+
+def _stepping(original: Any, self: Any, state: Any, message: Any, *rest: Any) -> Any:
+    transition = original(self, state, message, *rest)
+    return move(state) if transition.kind == "absorbed" and state is not None else transition
+
+
+mutant(
+    "a repeat steps the version",
+    "I17",
+    lambda: [around(OperationMachine, "transition", _stepping), around(ThreadMachine, "transition", _stepping)],
+    PLAIN,
+    "repeated",
+)
+
+
+def _any_tenant(original: Any, self: Any, state: Any, message: Any, *rest: Any) -> Any:
+    return original(self, state, message.model_copy(update={"tenant": TENANT}), *rest)
+
+
+mutant(
+    "another tenant's message is taken for one's own",
+    "I22",
+    lambda: [around(OperationMachine, "transition", _any_tenant)],
+    Profile(gates=("ask",), moods=("plain",), **QUIET),  # type: ignore[arg-type]
+    "forged",
+    200,
+)
+mutant(
+    "a leaf does not name the one before it",
+    "I23",
+    lambda: [around(drafting, "audit_leaf", changed(previous=""))],
+)
+mutant(
+    "a run is called suspended while something is in flight",
+    "I26",
+    lambda: [
+        around(
+            Draft,
+            "moved",
+            lambda original, self, *replies: (
+                self.change(status="suspended") if self.requests and not self.state.is_over else None,
+                original(self, *replies),
+            )[1],
+        )
+    ],
+    PLAIN,
+    "model_hangs tool_hangs",
+)
+mutant(
+    "a back-off is not waited for",
+    "I27",
+    lambda: [
+        around(
+            doubt,
+            "_retry_after",
+            lambda original, state, certainty, delay_ms, *rest: original(state, certainty, 0, *rest),
+        )
+    ],
+    PLAIN,
+    "tool_refuses",
+)
+mutant(
+    "a retry does not follow from the rule",
+    "I27",
+    lambda: [replace(doubt, "decide", lambda inputs: RetryDecision(action="retry", delay_ms=1, reason="hope"))],
+    PLAIN,
+    "tool_denies",
+)
+mutant(
+    "nobody is told when a lease ends",
+    "I28 I29",
+    lambda: [
+        around(
+            Fold,
+            "_send",
+            lambda original, self, item, version, position, effect, *rest, **named: (
+                None
+                if isinstance(effect.message, OperationLeaseEnded)
+                else original(self, item, version, position, effect, *rest, **named)
+            ),
+        )
+    ],
+    PLAIN,
+    "result_lost",
+)
+mutant(
+    "a question is kept and never put",
+    "I15 I30",
+    lambda: [
+        around(
+            Draft,
+            "send",
+            lambda original, self, message, *rest: (
+                None if isinstance(message, RequestApproval) else original(self, message, *rest)
+            ),
+        )
+    ],
+)
+
+_NUMBERS = count()
+mutant(
+    "a machine draws a number that is not derived",
+    "replay",
+    lambda: [
+        around(
+            Draft,
+            "moved",
+            lambda original, self, *replies: (
+                self.change(attempt=next(_NUMBERS) + 1),
+                original(self, *replies),
+            )[1],
+        )
+    ],
+)
+mutant(
+    "the journal does not hold what the application said",
+    "replay",
+    lambda: [replace(folding, "_journalled", lambda facts: '{"rows":[],"answers":[],"incarnation":0}')],
+)
+
+
+def _raising(original: Any, self: Any, state: Any, message: Any, *rest: Any) -> Any:
+    if message.turn if hasattr(message, "turn") else False:
+        raise InvariantError("broken on purpose")
+    return original(self, state, message, *rest)
+
+
+mutant("a machine raises", "I32", lambda: [around(ThreadMachine, "transition", _raising)], PLAIN)
+mutant(
+    "a repeated turn is asked again",
+    "I17 I10 I32",
+    lambda: [
+        around(
+            thread,
+            "_take",
+            lambda original, state, message, *rest: original(
+                None if state is None else state.model_copy(update={"turn": message.turn - 1, "status": "idle"}),
+                message,
+                *rest,
+            ),
+        )
+    ],
+    PLAIN,
+    "repeated",
+)

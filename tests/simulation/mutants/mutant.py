@@ -1,0 +1,74 @@
+"""Decides what a mutant is: a small patch that breaks one invariant, which the simulator must notice.
+
+A mutant that survives is a hole in the workload, the faults or the checkers, so each names the invariants of which at
+least one must be found violated, and the work and the faults under which it shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+from tests.simulation.workload import Profile
+
+Broken = Callable[[], Sequence[Any]]
+"""Makes the patches of a mutant."""
+QUIET = {"outer": 0.0, "cancels": 0.0, "timeouts": 0.0, "modes": ("tasks",), "teams": ("solo",)}
+"""Nothing but the tasks themselves."""
+PLAIN = Profile(gates=("allow", "ask"), moods=("plain",), approve=1.0, **QUIET)  # type: ignore[arg-type]
+RACES = Profile(gates=("ask",), moods=("race",), **QUIET)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One way to be wrong."""
+
+    name: str
+    invariants: frozenset[str]
+    broken: Broken
+    profile: Profile = PLAIN
+    only: frozenset[str] = frozenset()
+    """The faults under which it shows."""
+    seeds_max: int = 60
+
+    def apply(self) -> ExitStack:
+        """Break the system until the stack is closed."""
+        stack = ExitStack()
+        for patched in self.broken():
+            stack.enter_context(patched)
+        return stack
+
+
+MUTANTS: list[Mutant] = []
+
+
+def mutant(
+    name: str, invariants: str, broken: Broken, profile: Profile = PLAIN, only: str = "", seeds_max: int = 60
+) -> None:
+    """Add a mutant."""
+    MUTANTS.append(Mutant(name, frozenset(invariants.split()), broken, profile, frozenset(only.split()), seeds_max))
+
+
+def replace(target: Any, name: str, value: Any) -> Any:
+    """A patch that puts `value` in place of what is there."""
+    return patch.object(target, name, value)
+
+
+def around(target: Any, name: str, wrap: Callable[..., Any]) -> Any:
+    """A patch that calls `wrap(original, *args)` in place of the original."""
+    original = getattr(target, name)
+    return patch.object(target, name, lambda *args, **kwargs: wrap(original, *args, **kwargs))
+
+
+def changed(**fields: Any) -> Callable[..., Any]:
+    """A wrap that makes the value with other fields."""
+    return lambda original, **given: original(**{**given, **fields})
+
+
+def knowing(original: Any, self: Any, engine: Any, inbox: Any, invoker: Any, replies: Any, **rest: Any) -> None:
+    """A wrap of Worker.__init__ that lets the engine reach what only the worker should."""
+    engine.replies, engine.invoker = replies, invoker
+    original(self, engine, inbox, invoker, replies, **rest)

@@ -1,0 +1,186 @@
+"""Decides how starts and effects are broken: who may start, what, how often, and what is said afterwards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from placet.adapters.memory import MemoryStore
+from placet.calls import EffectClass
+from placet.errors import Certainty
+from placet.facts import Facts
+from placet.rows import OperationRow
+from placet.runtime.engine import Engine
+from placet.runtime.fold import Fold
+from placet_tool_executor import doubt, guard, steps
+from placet_tool_executor import machine as operation
+from placet_tool_executor.state import attempt_key
+from tests.simulation.application import LEDGER, MAIL, TAG, UPSERT
+from tests.simulation.mutants.mutant import PLAIN, QUIET, around, changed, mutant, replace
+from tests.simulation.workload import Profile
+
+# ── starts ─────────────────────────────────────────────────────────────────────────────
+
+mutant(
+    "a start does not look for the approval",
+    "I7",
+    lambda: [replace(guard, "_approval", lambda *_: None)],
+    Profile(gates=("ask",), moods=("plain",), **QUIET),
+    "forged",
+)
+mutant(
+    "a revocation is not read",
+    "I7",
+    lambda: [replace(Facts, "revocation", lambda *_: None)],
+    Profile(gates=("ask",), moods=("revoke",), approve=1.0, **QUIET),
+    "delayed",
+)
+mutant(
+    "an approval is used after its time",
+    "I7",
+    lambda: [replace(guard, "_use_by", lambda *_: None)],
+    Profile(gates=("ask_use", "ask"), moods=("plain",), **QUIET),
+    "clock_jumps delayed tool_refuses",
+)
+def _unguarded(original: Any, self: Any) -> Any:
+    outcomes = original(self)
+    for outcome in outcomes:
+        outcome.unit.guards.clear()
+    return outcomes
+
+
+mutant(
+    "what a start has read is not guarded at the commit",
+    "I4 I7",
+    lambda: [around(Fold, "outcomes", _unguarded)],
+    Profile(gates=("ask", "allow"), moods=("revoke", "plain"), cancels=0.5, timeouts=0.0, modes=("tasks",)),
+    "store_slow delayed",
+    200,
+)
+mutant(
+    "a run that has ended starts things",
+    "I7",
+    lambda: [replace(guard, "RUN_TERMINAL", frozenset())],
+    Profile(gates=("allow", "ask"), moods=("plain",), approve=1.0, cancels=1.0, timeouts=0.5, modes=("tasks",)),
+    "delayed tool_refuses",
+)
+mutant(
+    "the input is executed as it came, not as it was validated",
+    "I8",
+    lambda: [around(steps, "RunTool", lambda original, **given: original(**{**given, "input_text": '{"n":99}'}))],
+)
+def _another(original: Any, self: Any, row: Any) -> Any:
+    if isinstance(row, OperationRow):
+        row = row.model_copy(update={"input_text": row.input_text.replace('"n":', '"n":1')})
+    return original(self, row)
+
+
+mutant(
+    "another input is shown than is executed",
+    "I31 I8",
+    lambda: [around(Draft, "record", _another)],
+)
+mutant(
+    "a second start finds nothing consumed",
+    "I9 I12",
+    lambda: [
+        around(operation, "_execute", lambda original, state, known, *rest: original(None, None, *rest)),
+        replace(MemoryStore, "_check_steps", lambda *_: None),
+        around(MemoryStore, "_stage", lambda original, self, rows: (self._open.clear(), original(self, rows))[1]),
+        around(steps, "start", lambda original, state, *rest: original(state, *rest)),
+    ],
+    PLAIN,
+    "requeued repeated",
+)
+mutant(
+    "attempts are not counted one by one",
+    "I10",
+    lambda: [around(steps, "AttemptRow", lambda original, **given: original(**{**given, "n": given["n"] + 1}))],
+)
+mutant(
+    "the fence does not grow",
+    "I11",
+    lambda: [around(steps, "AttemptRow", changed(fence=1))],
+    PLAIN,
+    "tool_refuses result_lost",
+)
+
+# ── effects ────────────────────────────────────────────────────────────────────────────
+
+
+def _only(tool: str) -> Profile:
+    return Profile(tools=(tool,), gates=("allow", "ask"), moods=("plain",), approve=1.0, **QUIET)  # type: ignore[arg-type]
+
+
+mutant(
+    "what cannot be repeated is repeated in doubt",
+    "I12",
+    lambda: [replace(doubt, "REPEATABLE", frozenset(EffectClass))],
+    _only(MAIL),
+    "result_lost tool_answer_lost",
+)
+mutant(
+    "every attempt of an idempotent tool has a key of its own",
+    "I12",
+    lambda: [replace(steps, "key_for", lambda operation_id, n, spec: attempt_key(operation_id, n))],
+    _only(UPSERT),
+    "result_lost tool_answer_lost",
+)
+def _impatient(original: Any, state: Any, probe: int, due_ms: int, now_ms: int, *rest: Any) -> Any:
+    return original(state, probe, now_ms, now_ms, *rest)
+
+
+mutant(
+    "the tool's world is asked before it is quiet",
+    "I12 I13",
+    lambda: [around(doubt, "_probe_at", _impatient)],
+    _only(TAG),
+    "tool_arrives_late result_lost",
+)
+mutant(
+    "an attempt is probed and not sealed",
+    "I12 I13",
+    lambda: [around(doubt, "ProbeTool", lambda original, **given: original(**{**given, "seal": False}))],
+    _only(LEDGER),
+    "tool_arrives_late result_lost",
+)
+mutant(
+    "nobody knows is told as did not happen",
+    "I13",
+    lambda: [
+        around(
+            operation,
+            "doubtful",
+            lambda original, state, failure, facts, now_ms, *effects, lost: steps.finish(
+                state, "failed", *effects, failure=failure.model_copy(update={"certainty": Certainty.NOT_EXECUTED})
+            ),
+        )
+    ],
+    _only(MAIL),
+    "result_lost tool_answer_lost",
+)
+mutant(
+    "the doubt about an earlier attempt is forgotten",
+    "I13",
+    lambda: [replace(operation, "_in_doubt_before", lambda state: False)],
+    _only(UPSERT),
+    "tool_answer_lost tool_denies",
+)
+mutant(
+    "a call to the world begins before its commit",
+    "I7",
+    lambda: [
+        around(Engine, "_attempt", lambda original, self, deliveries: _invoking_early(original, self, deliveries))
+    ],
+    PLAIN,
+    "commit_fails",
+)
+
+
+async def _invoking_early(original: Any, engine: Any, deliveries: Any) -> Any:
+    fold = Fold(engine.machines, engine._application, deliveries)
+    addresses, keys = fold.wanted()
+    fold.take(await engine._store.load(addresses, keys))
+    fold.run_wave(hand_over=False)
+    for outcome in fold.outcomes():
+        engine.invoker.start(outcome.activities)
+    return await original(engine, deliveries)
