@@ -161,13 +161,16 @@ def drive(
     machine: Machine[Any],
     state: State | None,
     *messages: Message,
-    rows: Iterable[Row] = (),
+    rows: Mapping[FactKey, Row] | Iterable[Row] = (),
     app: FakeApplication | None = None,
     now_ms: Instant = T0,
 ) -> Transition[Any]:
-    """The last message's transition, after folding all of them. Each is checked for what the engine relies on."""
+    """The last message's transition, after folding all of them. Each is checked for what the engine relies on.
+
+    `rows` by key are found under that key, whatever they say of themselves: a store may have been tampered with.
+    """
     app = app or FakeApplication()
-    found = {row.fact_key(): row for row in rows}
+    found = dict(rows) if isinstance(rows, Mapping) else {row.fact_key(): row for row in rows}
     transition: Transition[Any] | None = None
     for message in messages:
         declared = {key: found.get(key) for key in machine.reads(message)}

@@ -174,7 +174,7 @@ def demonstrate(folder: Path) -> None:
 
 
 def _only_request(system: System) -> str:
-    requests = system.ask("inbox")["requests"]
+    requests = system.ask("inbox")["items"]
     _require(len(requests) == 1, f"one request must wait, not {len(requests)}")
     return str(requests[0]["request_id"])
 

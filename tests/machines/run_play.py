@@ -67,8 +67,7 @@ class Play:
     def tell(self, message: Message, **changes: Any) -> Transition[RunState]:
         """Fold one message in; `changes` replace fields of it."""
         message = message.model_copy(update=changes)
-        rows = self.rows.values()
-        self.last = drive(MACHINE, self.state, message, rows=rows, app=self.app, now_ms=self.now_ms)
+        self.last = drive(MACHINE, self.state, message, rows=self.rows, app=self.app, now_ms=self.now_ms)
         if self.last.kind == "moved":
             self.state = self.last.state
         self.sent += sent(self.last)

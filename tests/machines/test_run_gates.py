@@ -25,7 +25,7 @@ from tests.builders import (
     suspend,
 )
 from tests.cases import case
-from tests.machines.run_play import Play
+from tests.machines.run_play import Play, usage
 
 
 def an_app(boundary: Boundary, judgement: Judgement | None, **team: Any) -> FakeApplication:
@@ -301,6 +301,14 @@ def test_while_a_rejected_run_drains_nobody_is_asked_anything_more() -> None:
     assert (play.status, play.statuses()) == ("rejected", {"c": "skipped", "a": "skipped"})
     assert len(play.requests()) == 1
     assert play.executed() == []
+
+
+def test_the_first_reason_to_end_is_the_one_that_is_told() -> None:
+    app = a_dispatch_app(a=suspend())
+    app.teams["team"] = a_team(tokens_max=100)
+    play = Play(app).submit(a_task("c", priority=1), a_task("a"))
+    play.decide(play.pending()[0], "rejected").call("c", a_call(), usage=usage(101))
+    assert (play.status, code_of(play), play.executed()) == ("rejected", Code.APPROVAL_REJECTED, [])
 
 
 def test_a_rejected_dispatch_closes_the_other_open_questions() -> None:

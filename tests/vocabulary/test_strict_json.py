@@ -294,6 +294,10 @@ def test_a_value_that_contains_itself_is_refused_and_one_used_twice_is_not() -> 
     assert "contains itself" in error.message
     twice = {"b": [1, 2]}
     check_json_value({"x": twice, "y": twice, "z": [twice, twice]})
+    deep: Any = twice
+    for _ in range(limits.JSON_DEPTH_MAX):
+        deep = [deep]
+    assert faulty([twice, deep]).code == Code.TOO_DEEP, "met again, but not within itself"
 
 
 def test_a_few_objects_cannot_spell_out_a_huge_value() -> None:

@@ -79,7 +79,7 @@ def _fault(
     except PlacetError as error:
         return _integrity(error.message)
     if (request.tenant, request.run_id) != (draft.state.tenant, draft.state.run_id):
-        return _integrity(f"{pending.request_id} was asked for another run")
+        return _integrity(f"the request stored as {pending.request_id} belongs to another run")
     if outcome.outcome not in _OUTCOMES or outcome.request_hash != request.request_hash:
         return _integrity(f"the outcome of {pending.request_id} does not belong to its request")
     # A call is compared when it is released, with the tools and schemas of that instant.

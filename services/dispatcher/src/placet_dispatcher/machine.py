@@ -211,10 +211,11 @@ def _turn_taken(draft: Draft, message: TurnTaken) -> str | None:
     if not message.calls:
         succeed(draft, position, message.text or "")
         return None
-    if draft.is_over_budget:  # no model would read the results
+    if draft.is_over_budget:
         draft.end_soon(BUDGET)
-    if draft.state.ending is not None and not draft.state.ending.more_turns:
-        give_up(draft, position)
+    ending = draft.state.ending
+    if draft.is_over_budget or (ending is not None and not ending.more_turns):
+        give_up(draft, position)  # no model would read the results
     else:
         propose(draft, position, message.calls)
     return None

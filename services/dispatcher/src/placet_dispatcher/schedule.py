@@ -128,7 +128,7 @@ def _admit(draft: Draft) -> bool:
 def _next_admitted(draft: Draft) -> int | None:
     if draft.cleared:
         return draft.cleared.pop(0)
-    if draft.state.round_gate or not draft.ready or draft.is_undecided or draft.state.ending is not None:
+    if draft.state.round_gate or not draft.ready:
         return None
     return draft.ready.pop(0) if _dispatch_is_allowed(draft, draft.ready[0]) else None
 
