@@ -217,7 +217,8 @@ def test_doctor_is_content_where_all_is_well(placet: Placet, tmp_path: Path) -> 
     (directory / "token").chmod(0o600)
     checks = {check["name"]: check["state"] for check in placet("doctor", "--json").document["checks"]}
     # The gateway of the tests has no application to show, which is what `doctor` asks it for.
-    assert checks == {"python": "ok", "sqlite": "ok", "data": "ok", "gateway": "bad"}
+    assert checks.pop("sqlite") in {"ok", "note"}  # a library with a known defect is used with care
+    assert checks == {"python": "ok", "data": "ok", "gateway": "bad"}
 
 
 @pytest.mark.parametrize("app", ["nowhere:app", "not an import string", "json:dumps"])

@@ -108,3 +108,16 @@ def test_ctrl_c_leaves_it_undecided_without_a_traceback(world: World, url: str, 
     assert terminal.ended() == 130
     assert b"Traceback" not in terminal.screen
     assert decisions(world) == []
+
+
+def test_what_is_decided_already_is_not_asked_about(world: World, url: str, tmp_path: Path) -> None:
+    row = world.add_request()
+    world.put(
+        "approval_outcome", run_id="r1", request_id=row["request_id"], outcome="rejected", decided_by="alice",
+        decided_at_ms=1, decision_id="d0", reason=None,
+    )  # fmt: skip
+    terminal = Terminal(url, tmp_path, "approve", row["request_id"])
+    assert terminal.ended() == 1
+    assert QUESTION not in terminal.screen
+    assert b"already rejected by alice [APPROVAL_CONFLICT]" in terminal.screen
+    assert decisions(world) == []

@@ -374,5 +374,5 @@ async def test_the_trace_has_every_fact_by_time_with_its_source(world: World, ht
         ("operation_attempt", "attempt 1 started"),
         ("dead_letter", "refused: MESSAGE_UNEXPECTED"),
         ("operation_attempt", "attempt 1 succeeded"),
-        ("outbox", "run.timed_out is on its way"),
+        ("outbox", "run.timed_out is to come"),
     ]

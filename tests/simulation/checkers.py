@@ -9,9 +9,9 @@ import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from placet.errors import Code
+from placet.canonical import canonical_text
 from placet.ids import Address
-from placet.messages import APPROVAL, LEASE_TYPES, OPERATION, RUN, THREAD, DecideApproval
+from placet.messages import APPROVAL, LEASE_TYPES, OPERATION, RUN, DecideApproval
 from placet.requests import ApprovalRequest
 from placet.retries import RetryInputs, decide
 from placet.rows import FactKey, OutcomeRow
@@ -24,10 +24,6 @@ from tests.simulation.ports import at_once
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
-
-IN_FLIGHT = {OPERATION: {"started", "waiting", "reconciling"}, THREAD: {"calling", "waiting"}}
-REJECTIONS = ("forged-",)
-"""Ids of messages that may be parked: those that somebody made up."""
 
 
 class Checker:
@@ -164,10 +160,7 @@ class Checker:
     def at_rest(self) -> None:
         """No message is under way and nobody has anything in hand: what waits must wait for a person, or for a timer."""
         ledger = self._world.ledger
-        in_flight: dict[str, list[Address]] = defaultdict(list)
-        for address, state in ledger.states.items():
-            if state.status in IN_FLIGHT.get(address.machine, ()):
-                in_flight[address.run_id].append(address)
+        in_flight = ledger.in_flight
         open_in: dict[str, list[str]] = defaultdict(list)
         for request in self.open_requests():
             open_in[request.run_id].append(request.request_id)
@@ -187,7 +180,7 @@ class Checker:
             else:
                 self._check(bool(in_flight[run_id]), "I29", f"{run_id} is {status}, and nothing of it is in flight")
             self._pending(run_id)
-        self._waking(in_flight)
+        self._waking()
 
     def _pending(self, run_id: str) -> None:
         """What the run waits for is what people have before them: each question once, none forgotten, none decided."""
@@ -198,11 +191,11 @@ class Checker:
         unasked = sorted(waiting - set(ledger.requests))
         self._check(not unasked, "I30", f"{run_id} waits for {unasked}, which nobody was asked")
 
-    def _waking(self, in_flight: dict[str, list[Address]]) -> None:
+    def _waking(self) -> None:
         """Whatever is in flight at rest will be woken by a timer."""
         runs = {row.run_id for row in self._world.ledger.alive.values()}
-        for run_id, addresses in in_flight.items():
-            self._check(run_id in runs or not addresses, "I29", f"nothing will ever wake {addresses}")
+        for run_id, busy in self._world.ledger.in_flight.items():
+            self._check(run_id in runs or not busy, "I29", f"nothing will ever wake {sorted(busy)}")
 
     # ── a finished world ───────────────────────────────────────────────────────────────
 
@@ -213,7 +206,6 @@ class Checker:
         self._audit_is_whole()
         self._operations()
         self._requests()
-        self._parked()
         self._retries()
 
     def _store_equals_ledger(self) -> None:
@@ -267,6 +259,10 @@ class Checker:
                 a.n for a in world.ledger.attempts[operation_id] if (operation_id, a.n) not in world.ledger.ends
             ]
             self._check(not still_open, "I9", f"{name}, and attempt {still_open} is open")
+            request = world.ledger.requests.get(row.request_id or "")
+            if request is not None:
+                shown = canonical_text(json.loads(request.content_text)["input"])
+                self._check(shown == row.input_text, "I31", f"{name}, {row.request_id} shows another input")
             if row.tool == LOOK:
                 continue
             if status == "succeeded":
@@ -298,12 +294,6 @@ class Checker:
             run = self.run_statuses()[request.run_id]
             consumed = Address(request.run_id, OPERATION, request.operation_id) in world.ledger.states
             self._check(consumed or run != "succeeded", "I15", f"{request_id} was approved, and nothing came of it")
-
-    def _parked(self) -> None:
-        for letter, message_id, message in self._world.ledger.parked:
-            self._check(letter.code != Code.INVARIANT, "I32", f"{message['type']} was parked: {letter.reason}")
-            made_up = message_id.startswith(REJECTIONS)
-            self._check(made_up, "I32", f"{message['type']} {message_id} was parked: {letter.code} {letter.reason}")
 
     def _retries(self) -> None:
         for (subject, attempt), row in self._world.ledger.retries.items():

@@ -15,6 +15,7 @@ from placet.messages import (
     OPERATION,
     RUN,
     ApprovalDecided,
+    CancelRun,
     DecideApproval,
     Envelope,
     ExecuteOperation,
@@ -37,6 +38,8 @@ from tests.simulation.workload import TENANT, RunPlan, Voice
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
+MALLORY = Principal(kind=PrincipalKind.HUMAN, id="mallory")
+"""A person of another tenant."""
 PATIENCE_MS = 3_000
 TRIES_MAX = 400
 """An asker who has heard nothing final after so many tries in a healed world has found a bug."""
@@ -230,6 +233,7 @@ class Clients:
             ),
             lambda: ProbeOperation(**names, operation_id=operation.operation_id, attempt=attempt, probe=pick((1, 2))),
             lambda: RunTimedOut(**names),
+            lambda: CancelRun(**{**names, "tenant": "evil"}, by=MALLORY),
             lambda: TurnLeaseEnded(
                 **names, thread_id=task_thread(operation.task_id), turn=pick((1, 2)), attempt=attempt
             ),
@@ -246,5 +250,12 @@ _FORGED_FOR_REQUESTS: list[Callable[[dict[str, Any], ApprovalRequest], Message]]
         **names, outcome="executed", asker_machine=OPERATION, asker_key=request.operation_id
     ),
     lambda names, request: ExpireApproval(**names),
+    lambda names, request: DecideApproval(
+        **{**names, "tenant": "evil"},
+        decision_id="d-evil",
+        request_hash=request.request_hash,
+        decision="approve",
+        reviewer=MALLORY,
+    ),
     lambda names, request: RequestApproval(**names, request=request.model_copy(update={"quorum": 1, "initiator": ""})),
 ]

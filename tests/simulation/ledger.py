@@ -13,6 +13,7 @@ from typing import Any
 
 from placet import limits
 from placet.canonical import canonical_text
+from placet.errors import Code
 from placet.ids import Address
 from placet.messages import APPROVAL, LEASE_TYPES, OPERATION, RUN, THREAD
 from placet.requests import ApprovalRequest, request_hash, request_id
@@ -32,7 +33,7 @@ from placet.rows import (
     VoteRow,
     audit_leaf,
 )
-from placet.runtime.ports import CommitResult, DeadLetter, Fate, JournalEntry, OutboxRow, StateWrite, Unit
+from placet.runtime.ports import CommitResult, Fate, JournalEntry, OutboxRow, StateWrite, Unit
 from placet.statuses import APPROVAL_TERMINAL, OPERATION_TERMINAL, RUN_TERMINAL, THREAD_TERMINAL
 from placet.strict_json import parse
 from tests.simulation.application import ASKING, judgement
@@ -42,6 +43,11 @@ TERMINAL = {RUN: RUN_TERMINAL, OPERATION: OPERATION_TERMINAL, APPROVAL: APPROVAL
 
 REPEATABLE = ("approval.decide", "approval.request", "approval.revoke")
 """Whoever asks again is answered again, in a step of its own: those are moves that decide nothing anew."""
+
+MADE_UP = "forged-"
+"""How the ids of messages begin that somebody made up: those may be parked."""
+IN_FLIGHT = {OPERATION: {"started", "waiting", "reconciling"}, THREAD: {"calling", "waiting"}}
+"""States in which somebody, or a timer, works for a run."""
 
 
 class Ledger:
@@ -55,6 +61,7 @@ class Ledger:
         self._before: Mapping[Address, StateWrite | None] = {}
         """The states that the unit at hand replaces, as they were."""
         self.states: dict[Address, StateWrite] = {}
+        self.in_flight: dict[str, set[Address]] = defaultdict(set)
         self.journal: dict[Address, list[JournalEntry]] = defaultdict(list)
         self.applied: Counter[tuple[Address, str]] = Counter()
         self.sent: dict[str, OutboxRow] = {}
@@ -70,7 +77,6 @@ class Ledger:
         self.retries: dict[tuple[str, int], RetryRow] = {}
         self.said: Counter[tuple[str, str]] = Counter()
         self.leaves: dict[str, list[AuditLeafRow]] = defaultdict(list)
-        self.parked: list[tuple[DeadLetter, str, dict[str, Any]]] = []
         self.alive: dict[str, OutboxRow] = {}
         """Outbox rows that are still there."""
         self.done: dict[str, dict[str, Any]] = {}
@@ -86,6 +92,7 @@ class Ledger:
         self._before = {write.address: self.states.get(write.address) for write in unit.states}
         for write in unit.states:
             self._state(write, self._before[write.address], unit)
+        self._suspended(unit)
         for row in unit.rows:
             self._row(row, now_ms)
         for entry in unit.journal:
@@ -107,7 +114,9 @@ class Ledger:
             envelope = json.loads(letter.body)
             message = envelope["message"]
             self._history.note("parked", f"{letter.code} {letter.reason}: {message['type']} {_details(message)}")
-            self.parked.append((letter, envelope["id"], message))
+            self._check(letter.code != Code.INVARIANT, "I32", f"a rule raised on {message['type']}: {letter.reason}")
+            made_up = envelope["id"].startswith(MADE_UP)
+            self._check(made_up, "I32", f"{message['type']} was parked: {letter.code} {letter.reason}")
 
     def refused(self, unit: Unit, result: CommitResult) -> None:
         """The store did not take a unit."""
@@ -147,6 +156,16 @@ class Ledger:
         if before is None or before.status != write.status:
             self._history.note("state", f"{address.text()} v{write.version} {write.status}")
         self.states[address] = write
+        if address.machine in IN_FLIGHT:
+            busy = self.in_flight[address.run_id]
+            (busy.add if write.status in IN_FLIGHT[address.machine] else busy.discard)(address)
+
+    def _suspended(self, unit: Unit) -> None:
+        """Waiting is free: while people are waited for, nothing works for the run."""
+        for run_id in {write.address.run_id for write in unit.states}:
+            run, busy = self.states.get(Address(run_id, RUN, "")), self.in_flight[run_id]
+            if run is not None and run.status == "suspended" and busy:
+                self._history.violate("I26", f"{run_id} is suspended, and {sorted(busy)} are in flight")
 
     def _entry(self, entry: JournalEntry) -> None:
         message = json.loads(entry.message)["message"]
@@ -158,6 +177,10 @@ class Ledger:
             f"{entry.address.text()}: journal entry {entry.version} follows {len(entries)}",
         )
         entries.append(entry)
+        tenant = self.states[entry.address].tenant
+        self._check(
+            message["tenant"] == tenant, "I22", f"{message['type']} of {message['tenant']} moved a state of {tenant}"
+        )
         if message["type"] == "operation.done":
             self.done[message["operation_id"]] = message
         sent = self.sent.get(entry.message_id)

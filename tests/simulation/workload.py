@@ -89,6 +89,7 @@ class Profile:
     outer: float = 0.5
     """How many of the runs have gates beside those of tool calls."""
     cancels: float = 0.12
+    cancel_ms_max: int = 30_000
     timeouts: float = 0.1
     moods: Sequence[str] = ("plain", "plain", "plain", "race", "race", "muddle", "repeat", "revoke", "silent")
     approve: float = 0.85
@@ -150,7 +151,7 @@ def _run(run_id: str, random: Random, profile: Profile) -> RunPlan:
         run.gates["round"] = random.choice(outer_gates)
     if random.random() < profile.cancels:
         run.cancel = CancelRun(tenant=TENANT, run_id=run_id, by=INITIATOR, reason="changed my mind")
-        run.cancel_after_ms = random.randint(0, 30_000)
+        run.cancel_after_ms = random.randint(0, profile.cancel_ms_max)
     return run
 
 

@@ -6,12 +6,12 @@ from dataclasses import replace as with_fields
 from typing import Any
 
 from placet.adapters.memory import MemoryStore
+from placet.columns import FIELDS, KEYS, values_of
 from placet.machine import Receipt
 from placet.rows import OutcomeRow
 from placet.runtime import worker
 from placet.runtime.engine import Engine
 from placet.runtime.fold import Fold
-from placet.runtime.ports import CommitResult, Fate
 from placet_approval import decisions as deciding
 from placet_approval.state import ApprovalState
 from tests.simulation.mutants.mutant import QUIET, RACES, around, knowing, mutant, replace
@@ -66,19 +66,23 @@ mutant(
 )
 
 
-def _upserting(store: Any, unit: Any, now_ms: Any) -> CommitResult:
-    for row in unit.rows:
-        if not hasattr(row, "ended"):
-            store._facts[row.table].pop(tuple(getattr(row, name, None) for name in ("run_id", "request_id")), None)
-    staged = store._stage(unit.rows)
-    store._write(unit, staged, now_ms)
-    return CommitResult(Fate.COMMITTED)
+def _upserting(original: Any, store: Any, rows: Any) -> Any:
+    for row in rows:
+        if row.table in KEYS:
+            named = dict(zip(FIELDS[row.table], values_of(row), strict=True))
+            store._facts[row.table].pop(tuple(named[column] for column in KEYS[row.table]), None)
+    store._unique.clear()
+    return original(store, rows)
 
 
 mutant(
     "rows are overwritten, the last write wins",
     "I3 I4 I1",
-    lambda: [replace(MemoryStore, "_commit", _upserting)],
+    lambda: [
+        replace(MemoryStore, "_holds", lambda self, unit, now_ms: True),
+        around(MemoryStore, "_stage", _upserting),
+        replace(MemoryStore, "_check_ids", lambda self, unit: None),
+    ],
     RACES,
     "requeued repeated",
 )
@@ -120,6 +124,8 @@ mutant(
     Profile(gates=("ask_soon",), moods=("plain",), **QUIET),
     "clock_jumps delayed",
 )
+
+
 def _timeless(original: Any, self: Any, unit: Any, now_ms: Any) -> Any:
     return original(self, with_fields(unit, before_ms=None), now_ms)
 

@@ -16,7 +16,6 @@ from placet.runtime.relay import CLAIM_MS, RELAY_MAX, Relay
 from placet_dispatcher import draft as drafting
 from placet_dispatcher import machine as run
 from placet_dispatcher.draft import Draft
-from placet_dispatcher.states import RunState
 from placet_planner import machine as thread
 from placet_planner.machine import ThreadMachine
 from placet_tool_executor import doubt
@@ -27,9 +26,9 @@ from tests.simulation.workload import TENANT, Profile
 mutant(
     "a run that has ended is changed by what comes later",
     "I14",
-    lambda: [replace(RunState, "is_over", property(lambda self: False))],
+    lambda: [replace(run, "_late", lambda state, message: move(state.model_copy(update={"status": "cancelled"})))],
     Profile(gates=("allow",), outer=0.0, cancels=1.0, timeouts=0.0, modes=("tasks",), teams=("solo",)),
-    "delayed",
+    "delayed repeated",
 )
 mutant(
     "the word that wakes a run is dropped while something is in flight",
@@ -99,10 +98,9 @@ def _any_tenant(original: Any, self: Any, state: Any, message: Any, *rest: Any) 
 mutant(
     "another tenant's message is taken for one's own",
     "I22",
-    lambda: [around(OperationMachine, "transition", _any_tenant)],
+    lambda: [around(run.RunMachine, "transition", _any_tenant)],
     Profile(gates=("ask",), moods=("plain",), **QUIET),  # type: ignore[arg-type]
     "forged",
-    200,
 )
 mutant(
     "a leaf does not name the one before it",
@@ -141,7 +139,7 @@ mutant(
 mutant(
     "a retry does not follow from the rule",
     "I27",
-    lambda: [replace(doubt, "decide", lambda inputs: RetryDecision(action="retry", delay_ms=1, reason="hope"))],
+    lambda: [replace(doubt, "decide", lambda inputs: RetryDecision(action="retry", delay_ms=1, reason="transient"))],
     PLAIN,
     "tool_denies",
 )

@@ -11,11 +11,13 @@ from placet.facts import Facts
 from placet.rows import OperationRow
 from placet.runtime.engine import Engine
 from placet.runtime.fold import Fold
+from placet.runtime.worker import Worker
+from placet_dispatcher.draft import Draft
 from placet_tool_executor import doubt, guard, steps
 from placet_tool_executor import machine as operation
 from placet_tool_executor.state import attempt_key
 from tests.simulation.application import LEDGER, MAIL, TAG, UPSERT
-from tests.simulation.mutants.mutant import PLAIN, QUIET, around, changed, mutant, replace
+from tests.simulation.mutants.mutant import PLAIN, QUIET, around, changed, knowing, mutant, replace
 from tests.simulation.workload import Profile
 
 # ── starts ─────────────────────────────────────────────────────────────────────────────
@@ -41,6 +43,8 @@ mutant(
     Profile(gates=("ask_use", "ask"), moods=("plain",), **QUIET),
     "clock_jumps delayed tool_refuses",
 )
+
+
 def _unguarded(original: Any, self: Any) -> Any:
     outcomes = original(self)
     for outcome in outcomes:
@@ -60,14 +64,17 @@ mutant(
     "a run that has ended starts things",
     "I7",
     lambda: [replace(guard, "RUN_TERMINAL", frozenset())],
-    Profile(gates=("allow", "ask"), moods=("plain",), approve=1.0, cancels=1.0, timeouts=0.5, modes=("tasks",)),
-    "delayed tool_refuses",
+    Profile(gates=("allow",), outer=0.0, cancels=1.0, cancel_ms_max=2_000, timeouts=0.0, modes=("tasks",)),
+    "delayed",
+    200,
 )
 mutant(
     "the input is executed as it came, not as it was validated",
     "I8",
     lambda: [around(steps, "RunTool", lambda original, **given: original(**{**given, "input_text": '{"n":99}'}))],
 )
+
+
 def _another(original: Any, self: Any, row: Any) -> Any:
     if isinstance(row, OperationRow):
         row = row.model_copy(update={"input_text": row.input_text.replace('"n":', '"n":1')})
@@ -79,15 +86,24 @@ mutant(
     "I31 I8",
     lambda: [around(Draft, "record", _another)],
 )
+
+
+def _starting_again(original: Any, state: Any, known: Any, message: Any, facts: Any, now_ms: Any) -> Any:
+    if known is None or known.status != "started":
+        return original(state, known, message, facts, now_ms)
+    verdict = guard.judge_start(message, facts, now_ms)
+    return operation.start(known, verdict, facts.incarnation, now_ms)
+
+
+def _forgetting_open(original: Any, store: Any, rows: Any) -> Any:
+    store._open.clear()
+    return original(store, rows)
+
+
 mutant(
     "a second start finds nothing consumed",
     "I9 I12",
-    lambda: [
-        around(operation, "_execute", lambda original, state, known, *rest: original(None, None, *rest)),
-        replace(MemoryStore, "_check_steps", lambda *_: None),
-        around(MemoryStore, "_stage", lambda original, self, rows: (self._open.clear(), original(self, rows))[1]),
-        around(steps, "start", lambda original, state, *rest: original(state, *rest)),
-    ],
+    lambda: [around(operation, "_execute", _starting_again), around(MemoryStore, "_stage", _forgetting_open)],
     PLAIN,
     "requeued repeated",
 )
@@ -125,6 +141,8 @@ mutant(
     _only(UPSERT),
     "result_lost tool_answer_lost",
 )
+
+
 def _impatient(original: Any, state: Any, probe: int, due_ms: int, now_ms: int, *rest: Any) -> Any:
     return original(state, probe, now_ms, now_ms, *rest)
 
@@ -165,15 +183,6 @@ mutant(
     _only(UPSERT),
     "tool_answer_lost tool_denies",
 )
-mutant(
-    "a call to the world begins before its commit",
-    "I7",
-    lambda: [
-        around(Engine, "_attempt", lambda original, self, deliveries: _invoking_early(original, self, deliveries))
-    ],
-    PLAIN,
-    "commit_fails",
-)
 
 
 async def _invoking_early(original: Any, engine: Any, deliveries: Any) -> Any:
@@ -184,3 +193,12 @@ async def _invoking_early(original: Any, engine: Any, deliveries: Any) -> Any:
     for outcome in fold.outcomes():
         engine.invoker.start(outcome.activities)
     return await original(engine, deliveries)
+
+
+mutant(
+    "a call to the world begins before its commit",
+    "I7",
+    lambda: [around(Engine, "_attempt", _invoking_early), around(Worker, "__init__", knowing)],
+    PLAIN,
+    "commit_fails",
+)

@@ -28,6 +28,11 @@ GRACE_MS = 10_000
 """How long a stopping process waits for model calls and tools in work."""
 
 
+def make_private(folder: Path) -> None:
+    """Make a folder that only its owner can look into, if it is not there."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
 @dataclass
 class Embedded:
     """The running system. `door` asks it, `store` reads from it."""
@@ -36,6 +41,7 @@ class Embedded:
     store: SqliteStore
     queue: MemoryQueue
     door: MemoryDoor
+    models: Models
     invoker: TaskInvoker
     loops: Loops
     _stopped: asyncio.Future[None] | None = None
@@ -48,11 +54,12 @@ class Embedded:
 
         Raises PlacetError: STORE_IN_USE when another process has it open, CHECKPOINT_* when it cannot be read.
         """
-        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        await asyncio.to_thread(make_private, data_dir)
         store = await SqliteStore.open(data_dir / DATABASE, clock=clock or SystemClock())
         queue = MemoryQueue()
         door = MemoryDoor(queue)
-        invoker = TaskInvoker(models or ModelCaller(app), ToolRunner(app), store, queue.put)
+        models = models or ModelCaller(app)
+        invoker = TaskInvoker(models, ToolRunner(app), store, queue.put)
 
         def settled(settlement: Settlement) -> None:
             if settlement.outbox_rows:
@@ -63,19 +70,42 @@ class Embedded:
         loops = Loops(worker, Relay(store, queue))
         loops.start()
         log.info("embedded.started", extra={"database": str(data_dir / DATABASE), "store": store.describe()})
-        return cls(app, store, queue, door, invoker, loops)
+        return cls(app, store, queue, door, models, invoker, loops)
 
     async def stop(self, grace_ms: int = GRACE_MS) -> None:
-        """Stop in this order: intake, model calls and tools, loops, store. Stopping twice, also at once, is one stop."""
+        """Drain and stop. Stopping twice, also at once, is one stop.
+
+        The order: timers → model calls → wait for tools and for what their results bring → worker → models → store.
+        What has not ended after `grace_ms` is signalled; an attempt that is lost so is settled by its effect class.
+        """
         if self._stopped is None:
             self._stopped = asyncio.ensure_future(self._stop(grace_ms))
         await asyncio.shield(self._stopped)
 
     async def _stop(self, grace_ms: int) -> None:
         try:
-            await self.invoker.drain(grace_ms)
+            await self.loops.stop_relay()
+            self.invoker.drain()
+            try:
+                async with asyncio.timeout(grace_ms / 1_000):
+                    await self._quiet()
+            except TimeoutError:
+                log.warning("embedded.grace_over", extra={"running": self.invoker.running})
+                await self.invoker.stop()
             self.queue.close()
             await self.loops.worker_ended()
             await self.loops.stop()
         finally:
-            await self.store.close()
+            try:
+                await self.models.close()
+            finally:
+                await self.store.close()
+
+    async def _quiet(self) -> None:
+        while True:
+            await self.invoker.settled()
+            if not self.loops.health.live:
+                return
+            await self.queue.drained()
+            if not self.invoker.running:
+                return

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import uvicorn
 
+from placet.adapters.models import ModelCaller
 from placet.application import App
 from placet.errors import Code, ContractError
 from placet_embedded.embedded import Embedded
@@ -54,7 +55,9 @@ async def serve(
         raise ContractError(
             Code.SETTING_INVALID, f"development mode listens on loopback only, not on {host}", pointer="/host"
         )
-    embedded = await Embedded.start(app, data_dir)
+    models = ModelCaller(app)
+    embedded = await Embedded.start(app, data_dir, models=models)
+    warming = asyncio.create_task(models.warm(), name="models")
     try:
         http = gateway(
             embedded.door,
@@ -67,18 +70,25 @@ async def serve(
         config = uvicorn.Config(
             http, host=host, port=port, log_config=None, lifespan="off", timeout_graceful_shutdown=2
         )
-        server = _Server(config)
+        server = _Server(config, before_exit=http.state.gateway.streams.close)
         await _until_stopped(server, embedded, on_ready)
     finally:
+        await asyncio.wait([warming])  # a thread that imports cannot be interrupted
         await embedded.stop()
 
 
 class _Server(uvicorn.Server):
     """uvicorn that says when it listens, and leaves signals alone: one place in the process decides about them."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, *, before_exit: Callable[[], object]) -> None:
         super().__init__(config)
         self.listening = asyncio.Event()
+        self._before_exit = before_exit
+
+    def exit_soon(self) -> None:
+        """End the streams, which would outlast the server's patience, then the server."""
+        self.should_exit = True
+        self._before_exit()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -89,13 +99,13 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def _until_stopped(server: uvicorn.Server, embedded: Embedded, on_ready: Callable[[str], None]) -> None:
+async def _until_stopped(server: _Server, embedded: Embedded, on_ready: Callable[[str], None]) -> None:
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
         if server.should_exit:
             os._exit(130)  # the second signal: end now; everything promised is already on disk
-        server.should_exit = True
+        server.exit_soon()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
@@ -109,5 +119,5 @@ async def _until_stopped(server: uvicorn.Server, embedded: Embedded, on_ready: C
             on_ready(f"http://{server.config.host}:{port}")
         await embedded.loops.ended_or(serving)
     finally:
-        server.should_exit = True
+        server.exit_soon()
         await serving

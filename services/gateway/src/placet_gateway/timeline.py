@@ -53,7 +53,7 @@ async def trace_of(reader: Reader, tenant: str, run_id: str, status: str, now_ms
             TraceEntry(
                 at_ms=row["not_before_ms"] or None,
                 source="outbox",
-                what=f"{row['type']} is on its way",
+                what=f"{row['type']} is {'to come' if row['not_before_ms'] > now_ms else 'on its way'}",
                 subject=row["destination"],
                 data=_plain(row),
             )

@@ -22,6 +22,7 @@ class MemoryQueue:
     def __init__(self) -> None:
         self._waiting: deque[Delivery] = deque()
         self._some = asyncio.Event()
+        self._asking = asyncio.Event()
         self._closed = False
         self._tokens = count(1)
         self._rows: set[str] = set()
@@ -43,7 +44,9 @@ class MemoryQueue:
             if self._closed:
                 return ()
             self._some.clear()
+            self._asking.set()
             await self._some.wait()
+        self._asking.clear()
         return [self._waiting.popleft() for _ in range(min(batch_max, len(self._waiting)))]
 
     async def settle(self, done: Sequence[Delivery], back: Sequence[Delivery]) -> None:
@@ -51,6 +54,12 @@ class MemoryQueue:
         self._waiting.extendleft(reversed(back))
         if back:
             self._some.set()
+
+    async def drained(self) -> None:
+        """Wait until nothing waits and the worker has ended its last turn."""
+        while self._waiting or not self._asking.is_set():
+            await self._asking.wait()
+            await asyncio.sleep(0)  # whoever was woken by the same event goes first
 
     def close(self) -> None:
         """`take` hands out what is there and then returns nothing."""

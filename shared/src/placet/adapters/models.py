@@ -82,7 +82,7 @@ class ModelCaller:
         if agent is None or team is None:
             what = f"there is no agent {activity.agent!r}" if agent is None else f"there is no team {activity.team!r}"
             raise _failed(what, ErrorClass.INVALID)
-        await self._import_library()
+        await self.warm()
         from pydantic_ai.direct import model_request
 
         model = await self._model(agent, activity, conversation)
@@ -99,6 +99,13 @@ class ModelCaller:
             raise ActivityError(_failure_of(error, self._secrets())) from error
         return _reply_of(response)
 
+    async def warm(self) -> None:
+        """Import the library, which takes seconds, without holding up the event loop, which has others to serve."""
+        if not self._imported:
+            async with self._opening:
+                await asyncio.to_thread(importlib.import_module, "pydantic_ai.direct")
+                self._imported = True
+
     async def close(self) -> None:
         """Close every connection. Closing twice is harmless."""
         self._models.clear()
@@ -106,13 +113,6 @@ class ModelCaller:
         await self._open.aclose()
 
     # ── the model ──────────────────────────────────────────────────────────────────────
-
-    async def _import_library(self) -> None:
-        """Once, without holding up the event loop, which has others to serve."""
-        if not self._imported:
-            async with self._opening:
-                await asyncio.to_thread(importlib.import_module, "pydantic_ai.direct")
-                self._imported = True
 
     async def _model(self, agent: Agent, activity: CallModel, conversation: Sequence[ChatMessage]) -> Model[Any]:
         if isinstance(agent.model, Script):

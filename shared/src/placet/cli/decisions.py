@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -108,18 +109,40 @@ def _decide(
     check_hash(view)
     _require_the_word_fits(view, word)
     _require_expected(view, expected)
+    what = {
+        "url": here.client().connection.url,
+        "request_id": view.request_id,
+        "request_hash": view.request_hash,
+        "decision": word,
+        "reason": reason,
+        "person": person or here.client().connection.person,
+    }
     if not as_json:
         tell(view)
-    if not yes and not _confirmed(word):
+    if not yes and not _asked(view, word, what):
         output.note("Nothing was decided.")
         return exits.REFUSED
-    receipt = _send(here, view, word, reason, person)
+    receipt = _send(here, view, word, reason, what)
     if as_json:
         output.document(receipt.model_dump(mode="json", exclude_none=True))
     else:
         by = f" by {output.safe(receipt.decided_by)}" if receipt.decided_by else ""
         output.line(f"{receipt.outcome or receipt.answer}{by}: {receipt.request_id}")
     return exits.OK
+
+
+def _asked(view: RequestView, word: DecisionWord, what: Mapping[str, str | None]) -> bool:
+    """Whether the person confirms. What is closed is not asked about, unless an answer of one's own was lost."""
+    from placet.cli.kept import earlier, state_dir
+    from placet.errors import Code, TerminalError
+
+    if view.status == "open" or earlier(state_dir(os.environ), what) is not None:
+        return _confirmed(word)
+    by = f" by {view.decided_by}" if view.decided_by else ""
+    code = {"expired": Code.APPROVAL_EXPIRED, "cancelled": Code.APPROVAL_CLOSED, "superseded": Code.APPROVAL_CLOSED}
+    raise TerminalError(
+        code.get(view.status, Code.APPROVAL_CONFLICT), f"nothing was decided: already {view.outcome or view.status}{by}"
+    )
 
 
 def _require_a_way_to_confirm(*, yes: bool, as_json: bool) -> None:
@@ -184,20 +207,12 @@ def _forget_typed_ahead() -> None:
 
 
 def _send(
-    here: session.Session, view: RequestView, word: DecisionWord, reason: str | None, person: str | None
+    here: session.Session, view: RequestView, word: DecisionWord, reason: str | None, what: Mapping[str, str | None]
 ) -> Receipt:
     from placet.cli.kept import kept, state_dir
     from placet.errors import Code, PlacetError, RetryableError
 
     client = here.client()
-    what = {
-        "url": client.connection.url,
-        "request_id": view.request_id,
-        "request_hash": view.request_hash,
-        "decision": word,
-        "reason": reason,
-        "person": person or client.connection.person,
-    }
     on_its_way = kept(state_dir(os.environ), what)
     if on_its_way.is_repeat:
         output.note(f"Repeating an earlier decision whose answer was lost ({on_its_way.decision_id}).")

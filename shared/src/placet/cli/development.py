@@ -140,7 +140,8 @@ def _sqlite() -> Check:
         return Check("sqlite", "note", detail)
     except PlacetError as error:
         return Check("sqlite", "bad", error.message)
-    return Check("sqlite", "ok", locking_for(version).reason)
+    locking = locking_for(version)
+    return Check("sqlite", "note" if locking.exclusive else "ok", locking.reason)
 
 
 def _gateway(here: session.Session) -> Iterator[Check]:

@@ -35,15 +35,20 @@ def state_dir(environ: Mapping[str, str]) -> Path:
     return (Path(base) if base else Path.home() / ".local" / "state") / "placet"
 
 
-def kept(directory: Path, what: Mapping[str, str | None]) -> Kept:
-    """The decision id for exactly `what` (gateway, request, hash, word, reason, person): kept earlier, or new."""
-    from placet.canonical import digest
+def earlier(directory: Path, what: Mapping[str, str | None]) -> Kept | None:
+    """The decision that was kept for exactly `what` (gateway, request, hash, word, reason, person), if one was."""
+    path = _path(directory, what)
+    decision_id = _read(path)
+    return None if decision_id is None else Kept(path, decision_id, is_repeat=True)
 
-    path = directory / "decisions" / f"{digest(dict(what))[:40]}.json"
+
+def kept(directory: Path, what: Mapping[str, str | None]) -> Kept:
+    """The decision for exactly `what`: the one kept earlier, or a new one, which is on disk when this returns."""
+    found = earlier(directory, what)
+    if found is not None:
+        return found
+    path = _path(directory, what)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    earlier = _read(path)
-    if earlier is not None:
-        return Kept(path, earlier, is_repeat=True)
     decision_id = f"dec_{uuid.uuid4().hex}"
     text = json.dumps({"decision_id": decision_id, **what})
     unfinished = path.with_suffix(f".{os.getpid()}")
@@ -54,6 +59,12 @@ def kept(directory: Path, what: Mapping[str, str | None]) -> Kept:
         os.fsync(file.fileno())
     unfinished.rename(path)
     return Kept(path, decision_id, is_repeat=False)
+
+
+def _path(directory: Path, what: Mapping[str, str | None]) -> Path:
+    from placet.canonical import digest
+
+    return directory / "decisions" / f"{digest(dict(what))[:40]}.json"
 
 
 def _read(path: Path) -> str | None:

@@ -61,18 +61,23 @@ def shortened(text: str, chars_max: int = COLUMN_CHARS_MAX) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Aligned columns; in colour on a terminal. Cells must be safe already."""
+    """Aligned columns; on a terminal wrapped to its width. Cells must be safe already."""
+    cells = [list(row) for row in rows]
+    if not sys.stdout.isatty():
+        widths = [max(len(row[at]) for row in [head, *cells]) for at in range(len(head))]
+        for row in [head, *cells]:
+            line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 240)
     made = Table(box=None, pad_edge=False, header_style="dim", show_edge=False)
     for title in head:
         made.add_column(title, overflow="fold", no_wrap=title == head[0])
-    for row in rows:
+    for row in cells:
         made.add_row(*(Text(cell) for cell in row))
-    console.print(made)
+    Console(file=sys.stdout, highlight=False).print(made)
 
 
 def error(failure: PlacetError, exit_code: int, next_step: str | None, *, as_json: bool) -> None:

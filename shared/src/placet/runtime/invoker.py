@@ -43,6 +43,7 @@ class TaskInvoker:
         self._model_places = asyncio.Semaphore(models_max)
         self._tool_places = asyncio.Semaphore(tools_max)
         self._tasks: dict[Address, set[asyncio.Task[None]]] = {}
+        self._draining = False
         self._stopping = False
 
     def start(self, activities: Sequence[Activity]) -> None:
@@ -50,25 +51,37 @@ class TaskInvoker:
         for activity in activities:
             if isinstance(activity, Stop):
                 self._signal(activity)
-            elif not self._stopping:
+            elif not self._stopping and not (self._draining and isinstance(activity, CallModel)):
                 self._begin(activity)
 
-    async def drain(self, grace_ms: int) -> None:
-        """Start nothing new, wait for what runs, then signal what still does; its lease gives it back."""
+    def drain(self) -> None:
+        """Call no model any more: a model call is a read, its lease brings it back elsewhere.
+
+        Tools still start: an attempt that is committed as started and then is not would be in doubt for nothing.
+        """
+        self._draining = True
+
+    async def settled(self) -> None:
+        """Wait until nothing runs."""
+        while tasks := self._running():
+            await asyncio.wait(tasks)
+
+    async def stop(self) -> None:
+        """Signal whatever still runs and wait for its end. Unfinished work is found again by its lease."""
         self._stopping = True
-        tasks = [task for group in self._tasks.values() for task in group]
-        if not tasks:
-            return
-        _, late = await asyncio.wait(tasks, timeout=grace_ms / 1_000)
-        for task in late:
+        tasks = self._running()
+        for task in tasks:
             task.cancel()
-        if late:
-            await asyncio.wait(late)
+        if tasks:
+            await asyncio.wait(tasks)
 
     @property
     def running(self) -> int:
         """Activities in work or waiting for a place."""
-        return sum(len(group) for group in self._tasks.values())
+        return len(self._running())
+
+    def _running(self) -> list[asyncio.Task[None]]:
+        return [task for group in self._tasks.values() for task in group]
 
     # ── one activity ───────────────────────────────────────────────────────────────────
 

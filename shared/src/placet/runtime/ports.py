@@ -277,6 +277,9 @@ class Models(Protocol):
     async def call(self, activity: CallModel, conversation: Sequence[ChatMessage]) -> ModelReply:
         """The reply. Raises ActivityError with the failure as a value; never retries by itself."""
 
+    async def close(self) -> None:
+        """End every connection. Closing twice is harmless."""
+
 
 class Tools(Protocol):
     """Runs one attempt of a tool, or asks its world about one. Never raises, never retries."""

@@ -69,12 +69,19 @@ class Loops:
         for task in done:
             task.result()
 
+    async def stop_relay(self) -> None:
+        """No timer comes in any more; a claimed row lapses."""
+        for task in self._tasks[1:]:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks[1:])
+
     async def worker_ended(self) -> None:
         """Wait for the worker, whose inbox has been closed, to finish what it had taken."""
         await asyncio.wait(self._tasks[:1])
 
     async def stop(self) -> None:
-        """End both loops; the worker between two turns, the relay at once (a claimed row lapses)."""
+        """End what still runs. What a worker has taken and not committed comes again."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:

@@ -1,0 +1,1 @@
+"""The promises of each port, written once, and held by every adapter of it."""

@@ -1,0 +1,12 @@
+"""Decides what an adapter inherits to prove that it is a store."""
+
+from __future__ import annotations
+
+from tests.contracts.fact_contract import FactContract
+from tests.contracts.outbox_contract import OutboxContract
+from tests.contracts.reader_contract import ReaderContract
+from tests.contracts.unit_contract import UnitContract
+
+
+class StoreContract(UnitContract, FactContract, OutboxContract, ReaderContract):
+    """Every promise of runtime.ports.Store and runtime.ports.Reader."""
