@@ -16,11 +16,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from placet import App, ToolContext, call, scripted
+from placet import App, ToolContext, scripted
+from placet.script import call
 from placet.messages import RUN, DecideApproval, SubmitRun
 from placet.ids import Address
 from placet.plans import PlannedTask
 from placet.values import Principal, PrincipalKind
+from placet.runtime.scripts import ScriptedModels
 from placet_embedded.embedded import Embedded
 
 IN_FLIGHT = 64
@@ -118,7 +120,7 @@ async def lanes(count: int, names: list[str], one: Any) -> float:
 async def measure(runs: int, rounds: int) -> dict[str, Any]:
     """Rates and latencies of the embedded system."""
     with tempfile.TemporaryDirectory() as folder:
-        embedded = await Embedded.start(app, Path(folder))
+        embedded = await Embedded.start(app, Path(folder), models=ScriptedModels(app))
         try:
             client = Client(embedded)
             await lanes(IN_FLIGHT, [f"warm-{n}" for n in range(IN_FLIGHT)], client.whole)

@@ -171,11 +171,13 @@ def test_a_terminal_that_lacks_a_character_gets_its_escape(world: World, url: st
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_can_be_shown_for_each_shell(offline: Placet, monkeypatch: pytest.MonkeyPatch, shell: str) -> None:
-    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
-    result = offline("--show-completion", shell)
-    assert result.code == 0
-    assert "_PLACET_COMPLETE" in result.out
+def test_completion_can_be_shown_for_each_shell(tmp_path: Path, shell: str) -> None:
+    environment = {"PATH": "", "HOME": str(tmp_path), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    done = subprocess.run(
+        [*PROGRAM, "--show-completion", shell], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0
+    assert "_PLACET_COMPLETE" in done.stdout
 
 
 def test_request_ids_are_completed_and_silent_without_a_gateway(world: World, url: str, tmp_path: Path) -> None:

@@ -248,10 +248,10 @@ class ReaderContract(OnStore):
         assert [row["id"] for row in await store.dead_letters(OTHER, run_id=None, limit=9)] == ["dead_4"]
 
     async def test_everything_people_are_shown_is_plain_json(self, store, clock):
-        await self.ask(store, clock, 1)
+        await self.ask(store, clock, 7)
         changes = {"journal": [entry(version=1)], "outbox": [sent()], "dead_letters": [letter()]}
-        await store.commit([steps_of(*(row for row in ONE_OF_EACH if row.owner() != run_at()))])
-        await store.commit([step(None, 0, leaf(), operation(), **changes)])
+        facts = steps_of(*(row for row in ONE_OF_EACH if row.owner() != run_at()))
+        assert await store.commit([facts, step(None, 0, leaf(), operation(), **changes)]) == [COMMITTED] * 2
         shown = [
             await store.runs(TENANT, status=None, limit=9, before=None),
             await store.state(TENANT, run_at()),

@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
+
 import pytest
 
 from placet.adapters.sql.sqlite import SqliteStore
 from tests.contracts.store_contract import StoreContract
+from tests.contracts.units import ManualClock
+
+
+@pytest.fixture(scope="module")
+def empty_database(tmp_path_factory):
+    """A database that was made and closed: copied, it saves each test the migration."""
+    path = tmp_path_factory.mktemp("empty") / "placet.db"
+
+    async def make():
+        await (await SqliteStore.open(path, clock=ManualClock())).close()
+
+    asyncio.run(make())
+    return path
 
 
 class TestSqliteStore(StoreContract):
     adapter = "sqlite"
 
     @pytest.fixture(autouse=True)
-    def path(self, tmp_path):
-        self.database = tmp_path / "placet.db"
+    def database(self, tmp_path, empty_database):
+        self.path = tmp_path / "placet.db"
+        shutil.copyfile(empty_database, self.path)
 
     async def make(self, clock):
         self.clock = clock
-        return await SqliteStore.open(self.database, clock=clock)
+        return await SqliteStore.open(self.path, clock=clock)
 
     async def reopen(self, store):
         await store.close()
-        return await SqliteStore.open(self.database, clock=self.clock)
+        return await SqliteStore.open(self.path, clock=self.clock)

@@ -25,6 +25,7 @@ from placet.ids import Address
 from placet.messages import RUN, DecideApproval, SubmitRun
 from placet.runtime.replay import replay
 from placet.values import Principal, PrincipalKind
+from placet.runtime.scripts import ScriptedModels
 from placet_embedded.embedded import DATABASE, Embedded
 from placet_embedded.system import machines
 
@@ -42,7 +43,7 @@ ROUNDS, KILLS_A_ROUND = 5, 10
 
 async def release(data: Path) -> None:
     """Bring the release to its end, from wherever it is: what a client does that repeats until it has an answer."""
-    embedded = await Embedded.start(app, data)
+    embedded = await Embedded.start(app, data, models=ScriptedModels(app))
     try:
         async with asyncio.timeout(PATIENCE_S):
             await embedded.door.ask(SUBMISSION, message_id="submit", timeout_ms=PATIENCE_S * 1_000)

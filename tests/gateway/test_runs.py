@@ -326,7 +326,7 @@ def filled(world: World) -> dict[str, Any]:
     world.pending_rows.append({"id": "o1", "destination": "run", "type": "run.timed_out", "not_before_ms": NOW_MS * 2})
     world.letters.append(
         {"id": "l1", "run_id": "r1", "destination": "run", "code": "MESSAGE_UNEXPECTED", "reason": "late",
-         "at_ms": NOW_MS + 25, "body": b"{}"}
+         "at_ms": NOW_MS + 25, "body": "{}"}
     )  # fmt: skip
     world.add_leaf("run.submitted")
     world.add_leaf("run.ended", "succeeded")

@@ -65,11 +65,11 @@ async def test_dead_letters_are_shown_with_the_reason_of_each(world: World, http
     for run_id in ("r1", "r2"):
         world.letters.append(
             {"id": f"l-{run_id}", "run_id": run_id, "destination": "run", "code": "MESSAGE_INVALID", "reason": "why",
-             "at_ms": 1, "body": b"x"}
+             "at_ms": 1, "body": "{}"}
         )  # fmt: skip
     assert len((await http.get("/v1/dead-letters")).json()["items"]) == 2
     (letter,) = (await http.get("/v1/dead-letters?run_id=r2")).json()["items"]
-    assert (letter["id"], letter["code"], letter["reason"]) == ("l-r2", "MESSAGE_INVALID", "why")
+    assert (letter["id"], letter["code"], letter["reason"], letter["body"]) == ("l-r2", "MESSAGE_INVALID", "why", "{}")
 
 
 async def test_the_probes_need_no_token_and_tell_living_from_ready(world: World) -> None:

@@ -8,20 +8,16 @@ from typing import Any
 import pytest
 
 from placet.calls import Executed, NotExecuted, Unsure
-from placet.errors import Code
 from placet.messages import (
     OperationLeaseEnded,
     TakeTurn,
 )
-from placet.rows import OutcomeRow
 from placet.statuses import OPERATION_STATUSES, OPERATION_TERMINAL
 from placet_tool_executor.machine import OperationMachine
-from tests.builders import FakeApplication
 from tests.machines.bench import (
     RUN_ID,
     TENANT,
     every,
-    reply,
     timers,
 )
 from tests.machines.builders_operation import (
@@ -33,7 +29,6 @@ from tests.machines.builders_operation import (
     TRANSIENT,
     UNSURE,
     OperationBench,
-    done,
 )
 
 # ── the whole table ─────────────────────────────────────────────────────────────────────
@@ -169,17 +164,3 @@ def test_the_state_of_an_operation_is_small_whatever_its_input() -> None:
     text = json.dumps({"text": "x" * 50_000}, separators=(",", ":"))
     bench = OperationBench(authority="policy", row={"raw_input_text": text, "input_text": text}).started()
     assert len(bench.state.model_dump_json()) < 700
-
-
-def test_an_outcome_row_alone_says_what_was_decided() -> None:
-    bench = OperationBench("non_retriable").asked_person()
-    bench.decide("executed", bench.question)
-    [row] = [row for row in bench.rows.values() if isinstance(row, OutcomeRow) and row.outcome == "executed"]
-    assert row.request_hash == bench.question.request_hash
-    assert reply(bench.give(bench.execute())).status == "needs_operator"
-
-
-def test_a_plain_application_has_no_say_in_a_policy_start() -> None:
-    bench = OperationBench(authority="policy")
-    bench.app = FakeApplication(tools={})
-    assert done(bench.give(bench.execute())).failure.code is Code.TOOL_UNKNOWN  # type: ignore[union-attr]

@@ -6,7 +6,7 @@ The numbers are those of the list of invariants; what one commit can show is che
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 from placet.canonical import canonical_text
@@ -20,6 +20,7 @@ from placet.runtime.replay import replay
 from placet.statuses import OPERATION_TERMINAL, RUN_TERMINAL
 from placet.values import PrincipalKind
 from tests.simulation.application import LOOK
+from tests.simulation.expected import HARMLESS, expected
 from tests.simulation.ports import at_once
 
 if TYPE_CHECKING:
@@ -207,6 +208,7 @@ class Checker:
         self._operations()
         self._requests()
         self._retries()
+        self._expected()
 
     def _store_equals_ledger(self) -> None:
         ledger, store = self._world.ledger, self._world.store
@@ -300,3 +302,21 @@ class Checker:
             again = decide(RetryInputs.model_validate_json(row.inputs_text)).model_dump_json()
             same = json.loads(again) == json.loads(row.decision_text)
             self._check(same, "I27", f"the retry decision {subject}/{attempt} does not follow from its inputs")
+
+    def _expected(self) -> None:
+        """A predictable run has ended as it had to, with every effect exactly once."""
+        world = self._world
+        if not (world.workload.profile.predictable and set(world.faults.rates) <= HARMLESS):
+            return
+        done: dict[str, Counter[tuple[str, str, str]]] = defaultdict(Counter)
+        for operation_id, row in world.ledger.operations.items():
+            if row.tool != LOOK:
+                done[row.run_id][row.task_id, row.tool, row.input_text] += len(world.outside.effects[operation_id])
+        for run in world.workload.runs:
+            end = expected(world.workload, run)
+            body = self.body(Address(run.run_id, RUN, ""))
+            name = f"{run.run_id} ({run.submit.mode})"
+            self._check(body["status"] == end.status, "expected", f"{name} is {body['status']}, not {end.status}")
+            self._check(body["answer"] == end.answer, "expected", f"{name} answers {body['answer']}, not {end.answer}")
+            effects = +done[run.run_id]
+            self._check(effects == end.effects, "expected", f"{name} had {effects}, not {end.effects}")

@@ -32,8 +32,9 @@ from placet.messages import (
 )
 from placet.requests import ApprovalRequest
 from placet.values import Principal, PrincipalKind
+from tests.simulation.people import Voice
 from tests.simulation.scheduler import Signal
-from tests.simulation.workload import TENANT, RunPlan, Voice
+from tests.simulation.workload import TENANT, RunPlan
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -89,6 +90,12 @@ class Clients:
         self._world.history.violate("I28", f"nobody answers {name}")
         return None
 
+    async def _until(self, after_ms: int) -> None:
+        """Wait so long, or a little longer: in a crowded world everybody acts at the same instants."""
+        grid_ms = self._world.workload.grid_ms
+        at_ms = self._world.scheduler.now_ms + after_ms
+        await self._world.scheduler.sleep(at_ms + -at_ms % grid_ms - self._world.scheduler.now_ms)
+
     def spawn(self, name: str, act: Callable[..., Awaitable[object]], *args: object) -> None:
         """Let somebody act."""
         self.busy += 1
@@ -104,7 +111,7 @@ class Clients:
     async def submit(self, run: RunPlan) -> None:
         """Submit a run; perhaps again, perhaps with other content under the same id."""
         scheduler, history = self._world.scheduler, self._world.history
-        await scheduler.sleep(run.after_ms)
+        await self._until(run.after_ms)
         answer = await self.ask(run.submit, f"submit-{run.run_id}")
         if answer is None:
             return
@@ -121,7 +128,7 @@ class Clients:
     async def cancel(self, run: RunPlan) -> None:
         """End a run for good."""
         assert run.cancel is not None
-        await self._world.scheduler.sleep(run.after_ms + run.cancel_after_ms)
+        await self._until(run.after_ms + run.cancel_after_ms)
         answer = await self.ask(run.cancel, f"cancel-{run.run_id}")
         if answer is not None and answer["answer"] == "accepted":
             self._world.history.note("cancelled", run.run_id)
@@ -132,7 +139,7 @@ class Clients:
     async def voice(self, request: ApprovalRequest, voice: Voice) -> None:
         """Say what the voice says, until somebody has listened."""
         scheduler = self._world.scheduler
-        await scheduler.sleep(voice.after_ms)
+        await self._until(voice.after_ms)
         word = voice.word
         if word == "truth":
             word = await self._truth(request)

@@ -64,19 +64,28 @@ class SimClock:
 class SimStore:
     """A process's connection to the store."""
 
-    def __init__(self, inner: Store, clock: SimClock, ledger: Ledger, scheduler: Scheduler, faults: Faults) -> None:
+    def __init__(
+        self, inner: Store, clock: SimClock, ledger: Ledger, scheduler: Scheduler, faults: Faults, latency_ms: int
+    ) -> None:
         self._inner = inner
         self._clock = clock
         self._ledger = ledger
         self._scheduler = scheduler
         self._faults = faults
+        self._latency_ms = latency_ms
 
     async def _reach(self, fault: str) -> None:
-        await self._scheduler.pause()
+        await self._delay()
         if self._faults.hits("store_slow"):
             await self._scheduler.sleep(self._faults.between("store_slow", 10, 8_000))
         if self._faults.hits(fault):
             raise RetryableError(Code.STORE_UNAVAILABLE, "the store is away")
+
+    async def _delay(self) -> None:
+        if self._latency_ms:
+            await self._scheduler.sleep(self._latency_ms)
+        else:
+            await self._scheduler.pause()
 
     async def load(self, addresses: Sequence[Address], keys: Sequence[FactKey]) -> Loaded:
         """As ports.Store."""
@@ -96,7 +105,7 @@ class SimStore:
                 self._ledger.committed(unit, self._clock.now_ms())
             else:
                 self._ledger.refused(unit, result)
-        await self._scheduler.pause()
+        await self._delay()
         if self._faults.hits("commit_unknown"):
             raise RetryableError(Code.OUTCOME_UNKNOWN, "nobody knows whether that was committed")
         return results

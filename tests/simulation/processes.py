@@ -37,6 +37,8 @@ class Layout:
     exclusive: bool
     """One process owns the store, as the embedded one does: all that it had in hand dies with it."""
     hand_over: bool
+    latency_ms: int = 0
+    """How long a call to the store takes; messages that come meanwhile make a batch."""
 
 
 def a_layout(random: Random) -> Layout:
@@ -62,6 +64,7 @@ def a_layout(random: Random) -> Layout:
         confirming=not embedded and random.random() < 0.75,
         exclusive=embedded,
         hand_over=random.random() < 0.85,
+        latency_ms=random.choice((0, 0, 3, 50)),
     )
 
 

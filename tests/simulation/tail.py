@@ -5,12 +5,10 @@ A run in which nothing failed but nothing was finished either is no success: pro
 
 from __future__ import annotations
 
-from random import Random
 from typing import TYPE_CHECKING
 
 from placet.requests import ApprovalRequest
 from tests.simulation.scheduler import START_MS
-from tests.simulation.workload import Voice
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
 ROUNDS_MAX = 80
 """Questions come one after another; a run that is asked about more often than this never ends."""
 HORIZON_MS = 6 * 3_600_000
-LATE_REVIEWERS = ("tess", "theo")
 
 
 class Tail:
@@ -26,7 +23,6 @@ class Tail:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._random = Random(f"{world.seed}/tail")
         self._asked: set[str] = set()
 
     def run(self) -> None:
@@ -87,12 +83,9 @@ class Tail:
             pass
 
     def _answer(self, request: ApprovalRequest) -> None:
-        word = (
-            "truth" if request.scope == "operation_outcome" else self._random.choice(("approve", "approve", "reject"))
-        )
-        for person in LATE_REVIEWERS[: request.quorum]:
-            voice = Voice(1, person, word, f"late-{request.request_id[-8:]}-{person}")
-            self._world.clients.spawn(f"{person} on {request.request_id}", self._world.clients.voice, request, voice)
+        for voice in self._world.people.late(request):
+            name = f"{voice.person} on {request.request_id}"
+            self._world.clients.spawn(name, self._world.clients.voice, request, voice)
 
     def _drain(self) -> None:
         """Every timer fires and is absorbed: nothing of a finished world is left on its way."""

@@ -1,4 +1,4 @@
-"""Decides what is asked of the world under one seed: runs in every mode, what their models say, who decides how.
+"""Decides what is asked of the world under one seed: runs in every mode, and what their models say.
 
 Everything follows from the seed alone, never from the order in which things happen, so that two schedules of one seed
 differ in nothing but their luck.
@@ -14,34 +14,14 @@ from random import Random
 from placet.calls import ToolCall
 from placet.messages import ANSWER_THREAD, PLAN_THREAD, CancelRun, Mode, SubmitRun, task_thread
 from placet.plans import DirectCall, PlannedTask
-from placet.requests import ApprovalRequest
 from placet.values import Principal, PrincipalKind
-from tests.simulation.application import TOOLS, UNGRANTED
+from tests.simulation.application import LEDGER, LOOK, TAG, TOOLS, UNGRANTED, UPSERT
 
 INITIATOR = Principal(kind=PrincipalKind.HUMAN, id="dora")
-REVIEWERS = ("alice", "bob", "carol")
 TENANT = "acme"
 
 Says = str | tuple[ToolCall, ...]
 """One model turn: words, or calls."""
-
-
-@dataclass(frozen=True, slots=True)
-class Voice:
-    """Somebody who decides on a request, and how."""
-
-    after_ms: int
-    person: str
-    word: str
-    decision_id: str
-    hash_text: str = "right"
-    """right, wrong, upper"""
-    kind: PrincipalKind = PrincipalKind.HUMAN
-    times: int = 1
-    """How often the same decision is sent at once."""
-    then: str = ""
-    """revoke: takes the approval back; other: uses the decision's id again for another decision."""
-    then_after_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -60,6 +40,7 @@ class RunPlan:
 
     @property
     def run_id(self) -> str:
+        """The run's identity."""
         return self.submit.run_id
 
 
@@ -70,29 +51,40 @@ class Profile:
     runs_max: int = 3
     tools: Sequence[str] = TOOLS
     gates: Sequence[str] = (
-        *("allow", "allow", "allow", "ask", "ask", "ask", "ask", "ask"),
+        *("allow",) * 3,
+        *("ask",) * 5,
         *("ask_two", "ask_soon", "ask_use", "deny", "fail", "none"),
     )
     modes: Sequence[Mode] = ("goal", "goal", "goal", "tasks", "tasks", "frozen_plan", "plan_only")
-    outer_gates: Sequence[str] = (
-        *("none",) * 24,
-        *("ask",) * 6,
-        "allow",
-        "allow",
-        "ask_soon",
-        "ask_two",
-        "deny",
-        "fail",
-    )
-    teams: Sequence[str] = ("solo", "solo", "pair", "rounds", "poor")
-    depends: float = 0.4
     outer: float = 0.5
     """How many of the runs have gates beside those of tool calls."""
+    plan_gates: Sequence[str] = (*("none",) * 12, *("ask",) * 3, "allow", "ask_soon", "ask_two", "deny", "fail")
+    task_gates: Sequence[str] = (*("none",) * 12, *("ask",) * 4, "allow", "ask_soon", "ask_two", "deny", "fail")
+    teams: Sequence[str] = ("solo", "solo", "pair", "rounds", "poor")
+    depends: float = 0.4
     cancels: float = 0.12
     cancel_ms_max: int = 30_000
     timeouts: float = 0.1
     moods: Sequence[str] = ("plain", "plain", "plain", "race", "race", "muddle", "repeat", "revoke", "silent")
+    """How people decide; see `people`."""
     approve: float = 0.85
+    predictable: bool = False
+    """Whether the end of every run follows from the workload alone; see `expected`."""
+
+
+PREDICTABLE = Profile(
+    tools=(LOOK, UPSERT, LEDGER, TAG),
+    gates=("allow", "allow", "ask", "ask", "ask", "ask_two", "deny", "fail", "none"),
+    plan_gates=("none", "none", "allow", "ask", "ask", "deny", "fail"),
+    task_gates=("none", "allow", "ask"),
+    teams=("solo", "pair", "rounds"),
+    cancels=0.0,
+    timeouts=0.0,
+    moods=("plain", "repeat"),
+    approve=0.7,
+    predictable=True,
+)
+"""Nobody contradicts anybody, nothing is cancelled, no time runs out: every run has one possible end."""
 
 
 class Workload:
@@ -103,6 +95,8 @@ class Workload:
         self.profile = profile
         random = Random(f"{seed}/work")
         self.attempts_max = random.choice((1, 3, 3))
+        self.grid_ms = random.choice((1, 1, 500, 2_000))
+        """People and programs act at multiples of this, so that some worlds are crowded."""
         count = random.choice((1, 1, 2, 2, 3))
         self.runs = [_run(f"run-{seed}-{at}", random, profile) for at in range(min(count, profile.runs_max))]
         self.by_id = {run.run_id: run for run in self.runs}
@@ -113,13 +107,12 @@ class Workload:
         script = self.by_id[run_id].says.get(thread_id, [])
         return script[turn] if turn < len(script) else f"{thread_id} has nothing more to say"
 
-    def voices(self, request: ApprovalRequest) -> list[Voice]:
-        """Who decides on a request. Follows from its identity, whenever it is asked."""
-        random = Random(f"{self.seed}/voices/{request.request_id}")
-        return _voices(request, random, self.profile)
-
-
-# ── runs ───────────────────────────────────────────────────────────────────────────────
+    def word(self, run_id: str, scope: str, boundary: str) -> str:
+        """What a sensible person says to a question, whenever it is put: approve or reject."""
+        if self.profile.predictable and scope in ("task_round", "task_dispatch"):
+            return "approve"  # what else is under way when such a no arrives is a matter of luck
+        chance = Random(f"{self.seed}/word/{run_id}/{scope}/{boundary}").random()
+        return "approve" if chance < self.profile.approve else "reject"
 
 
 def _run(run_id: str, random: Random, profile: Profile) -> RunPlan:
@@ -140,15 +133,13 @@ def _run(run_id: str, random: Random, profile: Profile) -> RunPlan:
     run = RunPlan(submit, random.randint(0, 2_000), plan=tasks, submit_again=random.random() < 0.2)
     run.says[PLAN_THREAD] = [plan_call(tasks)]
     run.says[ANSWER_THREAD] = [f"the answer of {run_id}"]
-    outer_gates = profile.outer_gates if random.random() < profile.outer else ("none",)
-    run.gates["plan"] = random.choice(outer_gates)
     for task in tasks:
         if task.call is None:
             run.says[task_thread(task.id)] = _turns(task, random, profile)
-        if team != "rounds":
-            run.gates[f"dispatch:{task.id}"] = random.choice(outer_gates)
-    if team == "rounds":
-        run.gates["round"] = random.choice(outer_gates)
+    if random.random() < profile.outer:
+        run.gates["plan"] = random.choice(profile.plan_gates)
+        boundaries = ["round"] if team == "rounds" else [f"dispatch:{task.id}" for task in tasks]
+        run.gates |= {boundary: random.choice(profile.task_gates) for boundary in boundaries}
     if random.random() < profile.cancels:
         run.cancel = CancelRun(tenant=TENANT, run_id=run_id, by=INITIATOR, reason="changed my mind")
         run.cancel_after_ms = random.randint(0, profile.cancel_ms_max)
@@ -207,57 +198,3 @@ def _call(call_id: str, random: Random, profile: Profile) -> ToolCall:
     if random.random() < 0.05:
         text = random.choice((text[:-1], '{"n":"seven"}', "", "[1]", '{"n":1,"n":2}'))
     return ToolCall(call_id=call_id, tool=random.choice(profile.tools), input_text=text)
-
-
-# ── people ─────────────────────────────────────────────────────────────────────────────
-
-
-def _voices(request: ApprovalRequest, random: Random, profile: Profile) -> list[Voice]:
-    if request.scope == "operation_outcome":
-        return [_voice(request, random, person, "truth") for person in REVIEWERS[: random.choice((0, 1, 1, 2))]]
-    mood = random.choice(profile.moods)
-    word = "approve" if random.random() < profile.approve else "reject"
-    persons = random.sample(REVIEWERS, 3)
-    voices: list[Voice] = []
-    if mood == "silent":
-        return []
-    if mood == "race":
-        words = [word, *(random.choice(("approve", "reject")) for _ in range(2))]
-        return [_voice(request, random, person, said, 400) for person, said in zip(persons, words, strict=True)]
-    if mood == "muddle":
-        voices = [
-            _voice(request, random, persons[0], word, hash_text=random.choice(("wrong", "upper"))),
-            _voice(request, random, INITIATOR.id, word),
-            _voice(request, random, "robot", word, kind=random.choice((PrincipalKind.AGENT, PrincipalKind.SERVICE))),
-            _voice(request, random, persons[1], random.choice(("yes", "executed", "APPROVE"))),
-        ]
-    times = 3 if mood == "repeat" else 1
-    then = {"revoke": "revoke", "repeat": "other"}.get(mood, "")
-    for person in persons[: request.quorum]:
-        voices.append(_voice(request, random, person, word, times=times, then=then))
-    return voices
-
-
-def _voice(
-    request: ApprovalRequest,
-    random: Random,
-    person: str,
-    word: str,
-    after_ms_max: int = 20_000,
-    *,
-    hash_text: str = "right",
-    kind: PrincipalKind = PrincipalKind.HUMAN,
-    times: int = 1,
-    then: str = "",
-) -> Voice:
-    return Voice(
-        after_ms=random.randint(1, after_ms_max),
-        person=person,
-        word=word,
-        decision_id=f"d-{request.request_id[-8:]}-{person}-{random.randint(0, 9_999)}",
-        hash_text=hash_text,
-        kind=kind,
-        times=times,
-        then=then,
-        then_after_ms=random.choice((0, 0, 1, 500, 5_000)),
-    )

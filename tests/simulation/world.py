@@ -19,6 +19,7 @@ from tests.simulation.history import History, Violation
 from tests.simulation.ledger import Ledger
 from tests.simulation.models import SimModels
 from tests.simulation.outside import Outside
+from tests.simulation.people import People
 from tests.simulation.ports import SimArbiter, SimClock, SimStore
 from tests.simulation.processes import Layout, Process, a_layout
 from tests.simulation.scheduler import Scheduler
@@ -62,6 +63,7 @@ class World:
         self.seed = seed
         self.faults = faults
         self.workload = Workload(seed, profile)
+        self.people = People(self.workload)
         self.layout = layout or a_layout(Random(f"{seed}/layout"))
         self.scheduler = Scheduler(Random(f"{seed}/schedule"))
         self.history = History()
@@ -85,7 +87,7 @@ class World:
 
     def connection(self) -> SimStore:
         """A process's connection to the store."""
-        return SimStore(self.store, self.clock, self.ledger, self.scheduler, self.faults)
+        return SimStore(self.store, self.clock, self.ledger, self.scheduler, self.faults, self.layout.latency_ms)
 
     def open_store(self) -> None:
         """A process becomes the store's exclusive owner: whatever another had in hand is dead."""
@@ -142,7 +144,7 @@ class World:
         while self.ledger.new_requests:
             request = self.ledger.new_requests.pop()
             if not self.faults.healed:
-                for voice in self.workload.voices(request):
+                for voice in self.people.voices(request):
                     self.clients.spawn(f"{voice.person} on {request.request_id}", self.clients.voice, request, voice)
         if scheduler.steps > STEPS_MAX:
             history.violate("I28", f"no end after {STEPS_MAX} steps")

@@ -139,6 +139,7 @@ MALFORMED: list[tuple[str, Any]] = [
     *((f"/content/{name}", tool_call({}, **{name: blank})) for name in ("toolName", "agentName", "taskId", "toolCallId")
       for blank in ("", " ", "\t", None, 1, "a\nb", " a", "a\u202e", "x" * 129)),
     ("/content/tool_name", tool_call({}, tool_name="deploy")),
+    ("/content/toolName", {"tool_name" if k == "toolName" else k: v for k, v in tool_call({}).items()}),
     ("/content/taskId", {k: v for k, v in tool_call({}).items() if k != "taskId"}),
     ("/content", "{}"), ("/content", [tool_call({})]), ("/content", 7),
 ]  # fmt: skip

@@ -289,11 +289,22 @@ def test_a_row_that_was_changed_is_not_believed(changed: dict[str, Any]) -> None
     broken(create().model_copy(update=changed))
 
 
-def test_a_row_changed_together_with_its_hash_and_id_must_still_be_content_that_could_be_created() -> None:
-    for content in (tool_call({}, consequential="true"), tool_call({}, toolCallId="call-2"), {"kind": "tool_call"}):
-        hashed = request_hash("tool_call", "task-1:call-1", content)
-        named = request_id("run-1", "tool_call", "task-1:call-1", hashed)
-        changed = {"content_text": canonical_text(content), "request_hash": hashed, "request_id": named}
+def test_a_row_changed_together_with_its_hash_and_id_must_still_be_what_could_be_created() -> None:
+    def forged(content: Any = None, scope: str = "tool_call", run_id: str = "run-1") -> dict[str, Any]:
+        text = content_text(tool_call({}) if content is None else content)
+        hashed = request_hash(scope, "task-1:call-1", json.loads(text))
+        named = request_id(run_id, scope, "task-1:call-1", hashed)
+        return {"content_text": text, "request_hash": hashed, "request_id": named, "scope": scope, "run_id": run_id}
+
+    verify_request(create().model_copy(update=forged()))
+    for changed in (
+        forged(tool_call({}, consequential="true")),
+        forged(tool_call({}, toolCallId="call-2")),
+        forged({"kind": "tool_call"}),
+        forged(scope="task_dispatch"),
+        forged(run_id=" run-1 "),
+        forged(run_id="run\n1"),
+    ):
         broken(create().model_copy(update=changed))
 
 

@@ -295,7 +295,7 @@ def test_a_value_that_contains_itself_is_refused_and_one_used_twice_is_not() -> 
     twice = {"b": [1, 2]}
     check_json_value({"x": twice, "y": twice, "z": [twice, twice]})
     deep: Any = twice
-    for _ in range(limits.JSON_DEPTH_MAX):
+    for _ in range(limits.JSON_DEPTH_MAX - 1):
         deep = [deep]
     assert faulty([twice, deep]).code == Code.TOO_DEEP, "met again, but not within itself"
 

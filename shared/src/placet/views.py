@@ -257,6 +257,8 @@ class DeadLetterView(View):
     code: str
     reason: str
     at_ms: int
+    body: str | None = None
+    """The message, as far as it is text."""
 
 
 class DeadLetterPage(View):

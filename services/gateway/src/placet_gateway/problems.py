@@ -52,8 +52,10 @@ _STATUS: dict[Code, int] = {
     Code.HOST_NOT_ALLOWED: 421,
     Code.PRECONDITION_REQUIRED: 428,
     Code.INVARIANT: 500,
+    Code.CHECKPOINT_CORRUPT: 500,
     Code.CLAIM_LOST: 503,
     Code.STORE_UNAVAILABLE: 503,
+    Code.STORE_IN_USE: 503,
     Code.OUTCOME_UNKNOWN: 503,
 }
 """Every other code is a request that was understood and cannot be met: 422."""
@@ -94,7 +96,7 @@ def problem(
         "status": status,
         "detail": detail,
         "code": code.value,
-        "final": status < 500 and status != 408,
+        "final": status not in {408, 503} and code is not Code.INVARIANT,
         **{name: value for name, value in members.items() if value is not None},
     }
     extra = dict(headers or {})

@@ -216,7 +216,7 @@ def _returned(
 
 
 def _in_doubt_before(state: OperationState) -> bool:
-    """Whether an earlier attempt may have had the effect, so that this one's silence does not say that there is none."""
+    """Whether an earlier attempt may have had the effect: then it is not said that there was none."""
     return state.earlier is not None and state.effect is not EffectClass.READ_ONLY
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -67,6 +68,12 @@ for _name, _command in runs.COMMANDS.items():
     run_app.command(_name)(_command)
 
 
+@cache
+def _program() -> Any:
+    """The commands, made of their functions; that takes as long as a short command does."""
+    return typer.main.get_command(app)
+
+
 def run(arguments: list[str]) -> int:
     """Carry out a command and give its exit code. Every error is one line (or one JSON document), never a traceback."""
     as_json = "--json" in arguments
@@ -75,7 +82,7 @@ def run(arguments: list[str]) -> int:
             # A terminal that lacks a character gets its escape, not a crash.
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = app(arguments, prog_name="placet", standalone_mode=False)
+        code = _program().main(arguments, prog_name="placet", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else exits.OK
     except SystemExit as ended:  # the shell's completion ends the program by itself

@@ -34,3 +34,6 @@ class ScriptedModels:
             raise ActivityError(said)
         written = len(said.text or "") + sum(len(call.input_text) for call in said.calls)
         return said.model_copy(update={"usage": Usage(input_tokens=len(conversation), output_tokens=written)})
+
+    async def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,104 @@
+"""Decides who says what to a question: alone, against each other, wrongly, twice, or not at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from placet.requests import ApprovalRequest
+from placet.values import PrincipalKind
+from tests.simulation.workload import INITIATOR, Workload
+
+REVIEWERS = ("alice", "bob", "carol")
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """Somebody who decides on a request, and how."""
+
+    after_ms: int
+    person: str
+    word: str
+    """`truth`: what the person finds out about an operation in doubt."""
+    decision_id: str
+    hash_text: str = "right"
+    """right, wrong, upper"""
+    kind: PrincipalKind = PrincipalKind.HUMAN
+    times: int = 1
+    """How often the same decision is sent at once."""
+    then: str = ""
+    """revoke: takes the approval back; other: uses the decision's id again for another decision."""
+    then_after_ms: int = 0
+
+
+class People:
+    """Everybody who decides under one seed. Who says what follows from the question, whenever it is put."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+
+    def voices(self, request: ApprovalRequest) -> list[Voice]:
+        """Who decides on a request."""
+        work = self._workload
+        random = Random(f"{work.seed}/voices/{request.run_id}/{request.scope}/{request.boundary}")
+        if request.scope == "operation_outcome":
+            persons = REVIEWERS[: random.choice((0, 1, 1, 2))]
+            return [self._voice(request, random, person, "truth") for person in persons]
+        mood = random.choice(work.profile.moods)
+        word = work.word(request.run_id, request.scope, request.boundary)
+        persons = tuple(random.sample(REVIEWERS, 3))
+        if mood == "silent":
+            return []
+        if mood == "race":
+            words = [word, *(random.choice(("approve", "reject")) for _ in range(2))]
+            return [
+                self._voice(request, random, person, said, 400) for person, said in zip(persons, words, strict=True)
+            ]
+        voices = self._muddle(request, random, persons, word) if mood == "muddle" else []
+        times = 3 if mood == "repeat" else 1
+        then = {"revoke": "revoke", "repeat": "other"}.get(mood, "")
+        return voices + [
+            self._voice(request, random, person, word, times=times, then=then) for person in persons[: request.quorum]
+        ]
+
+    def _muddle(self, request: ApprovalRequest, random: Random, persons: tuple[str, ...], word: str) -> list[Voice]:
+        machine = random.choice((PrincipalKind.AGENT, PrincipalKind.SERVICE))
+        return [
+            self._voice(request, random, persons[0], word, hash_text=random.choice(("wrong", "upper"))),
+            self._voice(request, random, INITIATOR.id, word),
+            self._voice(request, random, "robot", word, kind=machine),
+            self._voice(request, random, persons[1], random.choice(("yes", "executed", "APPROVE"))),
+        ]
+
+    def _voice(
+        self,
+        request: ApprovalRequest,
+        random: Random,
+        person: str,
+        word: str,
+        after_ms_max: int = 20_000,
+        *,
+        hash_text: str = "right",
+        kind: PrincipalKind = PrincipalKind.HUMAN,
+        times: int = 1,
+        then: str = "",
+    ) -> Voice:
+        return Voice(
+            after_ms=random.randint(1, after_ms_max),
+            person=person,
+            word=word,
+            decision_id=f"d-{request.request_id[-8:]}-{person}-{random.randint(0, 9_999)}",
+            hash_text=hash_text,
+            kind=kind,
+            times=times,
+            then=then,
+            then_after_ms=random.choice((0, 0, 1, 500, 5_000)),
+        )
+
+    def late(self, request: ApprovalRequest) -> list[Voice]:
+        """Who decides in the end on what nobody has decided."""
+        word = "truth"
+        if request.scope != "operation_outcome":
+            word = self._workload.word(request.run_id, request.scope, request.boundary)
+        persons = ("tess", "theo")[: request.quorum]
+        return [Voice(1, person, word, f"late-{request.request_id[-8:]}-{person}") for person in persons]
