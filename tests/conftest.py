@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import settings
 
@@ -15,17 +17,31 @@ settings.load_profile("placet")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--conformance`."""
+    """Add `--conformance` and `--seed`."""
+    parser.addoption("--seed", type=int, help="what chance is derived from; without it, from the time, and printed")
     parser.addoption(
         "--conformance", action="store_true", help="run only tests of numbered cases and print a table of the cases"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the mark, and the table where it was asked for."""
+    """Register the mark, and the table where it was asked for. One seed for all processes of a run."""
+    if config.option.seed is None:
+        config.option.seed = time.time_ns() % 1_000_000_007
     config.addinivalue_line("markers", "case(*numbers): the conformance cases that this test proves")
     if config.getoption("conformance") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(ConformanceReport(), "placet-conformance")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """The seed, before anything else happens."""
+    return f"seed: {config.option.seed} (repeat with --seed {config.option.seed})"
+
+
+@pytest.fixture(scope="session")
+def seed(request: pytest.FixtureRequest) -> int:
+    """What chance is derived from in this run."""
+    return int(request.config.option.seed)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

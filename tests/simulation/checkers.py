@@ -319,4 +319,5 @@ class Checker:
             self._check(body["status"] == end.status, "expected", f"{name} is {body['status']}, not {end.status}")
             self._check(body["answer"] == end.answer, "expected", f"{name} answers {body['answer']}, not {end.answer}")
             effects = +done[run.run_id]
+            world.history.sometimes["a run ended as computed"] += 1
             self._check(effects == end.effects, "expected", f"{name} had {effects}, not {end.effects}")

@@ -13,14 +13,16 @@ from placet.retries import RetryDecision
 from placet.runtime import fold as folding
 from placet.runtime.fold import Fold
 from placet.runtime.relay import CLAIM_MS, RELAY_MAX, Relay
+from placet_dispatcher import decisions as releasing
 from placet_dispatcher import draft as drafting
 from placet_dispatcher import machine as run
 from placet_dispatcher.draft import Draft
 from placet_planner import machine as thread
 from placet_planner.machine import ThreadMachine
 from placet_tool_executor import doubt
+from placet_tool_executor import machine as operation
 from placet_tool_executor.machine import OperationMachine
-from tests.simulation.mutants.mutant import PLAIN, QUIET, around, changed, mutant, replace
+from tests.simulation.mutants.mutant import CERTAIN, PLAIN, QUIET, around, changed, mutant, replace
 from tests.simulation.workload import TENANT, Profile
 
 mutant(
@@ -219,4 +221,27 @@ mutant(
     ],
     PLAIN,
     "repeated",
+)
+
+
+def _wordless(original: Any, state: Any, outcome: Any, *effects: Any) -> Any:
+    return original(state, outcome.model_copy(update={"result_text": "null"}), *effects)
+
+
+def _expiring(original: Any, draft: Any, request: Any) -> Any:
+    late = request.decision == "approved" and request.scope == "tool_call"
+    return original(draft, request.model_copy(update={"decision": "expired"}) if late else request)
+
+
+mutant(
+    "what was approved is not done",
+    "expected I15",
+    lambda: [around(releasing, "_release_call", _expiring)],
+    CERTAIN,
+)
+mutant(
+    "a result is lost between operation and run",
+    "expected I29",
+    lambda: [around(operation, "executed", _wordless)],
+    CERTAIN,
 )

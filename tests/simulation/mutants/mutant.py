@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from dataclasses import replace as with_fields
 from typing import Any
 from unittest.mock import patch
 
-from tests.simulation.workload import Profile
+from tests.simulation.workload import PREDICTABLE, Profile
 
 Broken = Callable[[], Sequence[Any]]
 """Makes the patches of a mutant."""
 QUIET = {"outer": 0.0, "cancels": 0.0, "timeouts": 0.0, "modes": ("tasks",), "teams": ("solo",)}
 """Nothing but the tasks themselves."""
 PLAIN = Profile(gates=("allow", "ask"), moods=("plain",), approve=1.0, **QUIET)  # type: ignore[arg-type]
+CERTAIN = with_fields(PREDICTABLE, outer=0.0)
 RACES = Profile(gates=("ask",), moods=("race",), **QUIET)  # type: ignore[arg-type]
 
 

@@ -1,0 +1,198 @@
+"""The store in memory and the one on SQLite give the same fates and keep the same facts, whatever they are asked."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as some
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from placet.adapters.memory import MemoryStore
+from placet.adapters.sql.sqlite import SqliteStore
+from placet.columns import KEYS
+from placet.ids import Address
+from placet.messages import APPROVAL, OPERATION, RUN, THREAD
+from placet.runtime.ports import Unit
+from tests.builders import T0
+from tests.contracts.units import (
+    ManualClock,
+    attempt,
+    attempt_end,
+    decision_attempt,
+    entry,
+    leaf,
+    letter,
+    operation,
+    outcome,
+    retry,
+    revocation,
+    said,
+    sent,
+    vote,
+    write,
+)
+
+RUNS = ("run-1", "run-2")
+PLACES = [
+    Address(run, *key)
+    for run in RUNS
+    for key in ((RUN, ""), (THREAD, "task:one"), (OPERATION, "op_1"), (APPROVAL, "apr_1"))
+]
+IDS = [f"msg_{number}" for number in range(6)]
+KEY_OF = {name: key for name, key in KEYS.items()} | {
+    "state": ("run_id", "machine", "key"),
+    "journal": ("run_id", "machine", "key", "version"),
+    "outbox": ("id",),
+    "dead_letter": ("id",),
+}
+
+small = some.integers(0, 3)
+runs = some.sampled_from(RUNS)
+texts = some.sampled_from(["", "plain", "日本\n🦉", "nul\x00", "half \ud83d"])
+rows = some.one_of(
+    some.builds(lambda run, n: leaf(n, run), runs, small),
+    some.builds(lambda run, n, text: said(n, run_id=run, body_text=text), runs, small, texts),
+    some.builds(lambda run, n, ok: operation(f"op_{n}", run_id=run, consequential=ok), runs, small, some.booleans()),
+    some.builds(lambda run, n: attempt(n, run_id=run), runs, small),
+    some.builds(
+        lambda run, n, word: attempt_end(n, word, run_id=run), runs, small, some.sampled_from(["failed", "unknown"])
+    ),
+    some.builds(lambda run, n: retry(n, run_id=run), runs, small),
+    some.builds(
+        lambda run, who, decision, word: vote(who, decision, run_id=run, decision=word),
+        runs,
+        some.sampled_from(["alice", "bob"]),
+        some.sampled_from(["dec_1", "dec_2"]),
+        some.sampled_from(["approve", "reject", "maybe"]),
+    ),
+    some.builds(
+        lambda run, word: outcome(word, run_id=run), runs, some.sampled_from(["approved", "rejected", "perhaps"])
+    ),
+    some.builds(lambda run: revocation(run_id=run), runs),
+    some.builds(
+        lambda run, n, name: decision_attempt(n, name, run_id=run), runs, small, some.sampled_from(["dec_1", "dec_2"])
+    ),
+)
+
+
+class StoresAgree(RuleBasedStateMachine):
+    """Every step is done to both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.directory = tempfile.TemporaryDirectory()
+        self.clock = ManualClock()
+        self.memory = MemoryStore(self.clock)
+
+    @initialize()
+    def open(self) -> None:
+        self.sqlite = self.runner.run(SqliteStore.open(Path(self.directory.name) / "placet.db", clock=self.clock))
+        self.sqlite._connection.execute("PRAGMA synchronous = OFF")  # what is compared here is not durability
+
+    def both(self, call):
+        """The answer of both, which is one."""
+        answers = [self.runner.run(call(store)) for store in (self.memory, self.sqlite)]
+        assert answers[0] == answers[1]
+        return answers[0]
+
+    def version(self, place: Address) -> int:
+        return self.memory._version(place)
+
+    def a_unit(self, data: some.DataObject) -> Unit:
+        """A unit that would mostly hold, and sometimes not in any of the ways there are."""
+        draw = data.draw
+        facts = draw(some.lists(rows, max_size=3))
+        places = dict.fromkeys([row.owner() for row in facts] + draw(some.lists(some.sampled_from(PLACES), max_size=2)))
+        written = [place for place in places if draw(some.integers(0, 9)) > 0]
+        off = some.sampled_from([0] * 12 + [1, -1])
+        states = [
+            write(place, max(0, self.version(place) + draw(off)), status=draw(texts.filter(str.isascii)))
+            for place in written
+        ]
+        return Unit(
+            states=states,
+            guards={
+                place: self.version(place) + draw(off) for place in PLACES if place not in written and draw(small) == 0
+            },
+            before_ms=draw(some.none() | some.integers(self.clock.at_ms, self.clock.at_ms + 9)),
+            rows=facts,
+            journal=[entry(at.address, at.version + draw(off)) for at in states if draw(some.booleans())],
+            outbox=[
+                sent(
+                    name,
+                    draw(some.sampled_from([0, T0 + 20, self.clock.at_ms + 5])),
+                    type=draw(some.sampled_from(["turn.lease_ended", "turn.retry"])),
+                )
+                for name in draw(some.lists(some.sampled_from(IDS), max_size=2))
+            ],
+            dead_letters=[letter(f"dead_{draw(small)}", reason=draw(texts)) for _ in range(draw(some.integers(0, 1)))],
+            consumed=draw(some.lists(some.sampled_from(IDS), max_size=2)),
+        )
+
+    @rule(data=some.data(), count=some.integers(1, 4))
+    def commit(self, data: some.DataObject, count: int) -> None:
+        units = [self.a_unit(data) for _ in range(count)]
+        memory, sqlite = (self.runner.run(store.commit(units)) for store in (self.memory, self.sqlite))
+        assert [result.fate for result in memory] == [result.fate for result in sqlite]
+
+    @rule(data=some.data())
+    def commit_at_once(self, data: some.DataObject) -> None:
+        """Callers at once are served in the order in which they came."""
+        units = [self.a_unit(data) for _ in range(3)]
+
+        async def gather(store):
+            return await asyncio.gather(*(store.commit([unit]) for unit in units))
+
+        memory, sqlite = (self.runner.run(gather(store)) for store in (self.memory, self.sqlite))
+        assert [result.fate for (result,) in memory] == [result.fate for (result,) in sqlite]
+
+    @rule(limit=some.integers(1, 3), lease_ms=some.integers(1, 20))
+    def claim(self, limit: int, lease_ms: int) -> None:
+        self.both(lambda store: store.claim_due(limit, lease_ms))
+
+    @rule(names=some.lists(some.sampled_from(IDS), max_size=2))
+    def discard(self, names: list[str]) -> None:
+        self.both(lambda store: store.discard(names))
+
+    @rule(by_ms=some.integers(1, 30))
+    def time_passes(self, by_ms: int) -> None:
+        self.clock.at_ms += by_ms
+
+    @rule()
+    def a_new_owner_comes(self) -> None:
+        self.memory.restart()
+        self.runner.run(self.sqlite.close())
+        self.open()
+
+    @invariant()
+    def they_keep_the_same(self) -> None:
+        if not hasattr(self, "sqlite"):
+            return
+        self.both(lambda store: store.next_due_ms())
+        self.both(lambda store: store.load(PLACES, []))
+        assert self.memory.snapshot() == self.kept_in_sqlite()
+
+    def kept_in_sqlite(self):
+        tables = {}
+        for table, key in KEY_OF.items():
+            cursor = self.sqlite._connection.execute(f"SELECT * FROM {table}")
+            names = [column[0] for column in cursor.description]
+            found = [
+                {n: v for n, v in zip(names, row, strict=True) if n != "seq" or table == "audit_leaf"} for row in cursor
+            ]
+            tables[table] = sorted(found, key=lambda row, key=key: [row[name] for name in key])
+        return tables
+
+    def teardown(self) -> None:
+        if hasattr(self, "sqlite"):
+            self.runner.run(self.sqlite.close())
+        self.runner.close()
+        self.directory.cleanup()
+
+
+StoresAgree.TestCase.settings = settings(max_examples=40, stateful_step_count=20)
+test_the_stores_agree = StoresAgree.TestCase
