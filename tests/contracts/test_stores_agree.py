@@ -42,7 +42,7 @@ PLACES = [
     for key in ((RUN, ""), (THREAD, "task:one"), (OPERATION, "op_1"), (APPROVAL, "apr_1"))
 ]
 IDS = [f"msg_{number}" for number in range(6)]
-KEY_OF = {name: key for name, key in KEYS.items()} | {
+KEY_OF = dict(KEYS) | {
     "state": ("run_id", "machine", "key"),
     "journal": ("run_id", "machine", "key", "version"),
     "outbox": ("id",),

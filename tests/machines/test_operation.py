@@ -122,7 +122,6 @@ def test_a_redelivery_before_the_start_is_committed_is_no_attempt() -> None:
 # ── hints that say nothing true ─────────────────────────────────────────────────────────
 
 
-@case("C20")
 def test_a_hint_without_a_decision_starts_nothing_and_loses_nothing() -> None:
     bench = OperationBench(outcome=None)
     early = bench.give(bench.execute())
@@ -256,7 +255,7 @@ def test_a_result_of_an_earlier_attempt_changes_nothing(outcome: Any) -> None:
 # ── cancelling ──────────────────────────────────────────────────────────────────────────
 
 
-@case("J04", "F07")
+@case("F07")
 @pytest.mark.parametrize(
     ("outcome", "word", "certainty"),
     [

@@ -63,7 +63,7 @@ def test_the_two_crash_windows_are_told_apart_by_the_record_alone() -> None:
     assert sent(started.give(started.lease_end()), OperationDoubtful)
 
 
-@case("F03", "F04")
+@case("F03")
 @pytest.mark.parametrize("effect", ["read_only", "idempotent"])
 def test_a_lost_attempt_of_a_repeatable_tool_is_made_again_under_the_same_key(effect: str) -> None:
     bench = OperationBench(effect, retry=RetryPolicy()).started()
@@ -382,7 +382,6 @@ def test_what_a_person_says_did_not_happen_is_not_silently_tried_again() -> None
     assert code(bench.give(bench.execute())) is Code.OPERATION_CONSUMED
 
 
-@case("C20")
 def test_an_answer_without_its_row_is_no_answer() -> None:
     bench = OperationBench("non_retriable").asked_person()
     assert bench.give(bench.told("executed")).kind == "absorbed"

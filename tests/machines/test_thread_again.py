@@ -225,7 +225,6 @@ def test_a_cancel_during_the_back_off_makes_no_further_attempt() -> None:
     assert bench.state.status == "closed"
 
 
-@case("J07")
 def test_a_close_that_overtakes_its_turn_keeps_the_turn_from_beginning() -> None:
     bench = ThreadBench()
     bench.run_is("cancelled")
