@@ -48,6 +48,8 @@ def code_of(error: PlacetError) -> int:
 
     if error.code is Code.GATEWAY_UNREACHABLE:
         return UNREACHABLE
+    if error.code is Code.STORE_IN_USE:
+        return REFUSED
     if isinstance(error, RetryableError):
         return UNKNOWN
     return USAGE if isinstance(error, ContractError) else REFUSED
