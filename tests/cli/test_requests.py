@@ -237,6 +237,18 @@ def test_the_kept_decision_is_for_its_owner_only(world: World, placet: Placet, t
     assert json.loads(kept.read_text())["decision_id"] == decided(world)[0].decision_id
 
 
+def test_a_decision_that_cannot_be_kept_is_not_sent(
+    world: World, placet: Placet, environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "a-file").write_text("")
+    environment.setenv("PLACET_STATE_DIR", str(tmp_path / "a-file"))
+    row = world.add_request()
+    result = placet("approve", row["request_id"], "--yes")
+    assert result.code == 1
+    assert "PLACET_STATE_DIR" in result.err
+    assert decided(world) == []
+
+
 def test_a_decision_that_meets_another_one_being_recorded_asks_again(
     world: World, placet: Placet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

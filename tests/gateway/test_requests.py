@@ -71,6 +71,19 @@ async def test_hidden_characters_are_found_and_counted(world: World, http: httpx
     assert listed["hazards"] == len(shown["findings"]) > 0
 
 
+async def test_very_long_content_is_looked_through_in_full_only_when_it_is_opened(
+    world: World, http: httpx.AsyncClient
+) -> None:
+    long = {"text": "x" * 100_000 + "\u202e"}
+    row = world.add_request(TAG | {"input": long, "rawInput": long})
+    (listed,) = (await http.get("/v1/requests")).json()["items"]
+    assert listed["hazards"] is None
+    assert len(listed["sentence"]) < 500
+    shown = (await http.get(f"/v1/requests/{row['request_id']}")).json()
+    assert [found["pointer"] for found in shown["findings"]] == ["/input/text", "/rawInput/text"]
+    assert shown["hazards"] == 2
+
+
 async def test_what_was_decided_and_what_became_of_it_are_two_things(world: World, http: httpx.AsyncClient) -> None:
     row = filled(world)
     shown = (await http.get(f"/v1/requests/{row['request_id']}")).json()

@@ -132,7 +132,7 @@ class Checker:
         self._check(voted or used, "I5", f"{name} was told conflict, but with whom?")
 
     def revoked(self, request: ApprovalRequest) -> None:
-        """Somebody was told that an approval is taken back: nothing starts on it from now on, which the ledger checks."""
+        """Somebody was told that an approval is taken back; that nothing starts on it now, the ledger checks."""
         self._check(request.request_id in self._world.ledger.revocations, "I2", f"{request.request_id} is not revoked")
 
     # ── runs ───────────────────────────────────────────────────────────────────────────
@@ -159,7 +159,7 @@ class Checker:
     # ── a world at rest ────────────────────────────────────────────────────────────────
 
     def at_rest(self) -> None:
-        """No message is under way and nobody has anything in hand: what waits must wait for a person, or for a timer."""
+        """No message is under way and nobody has anything in hand: what waits, waits for a person or for a timer."""
         ledger = self._world.ledger
         in_flight = ledger.in_flight
         open_in: dict[str, list[str]] = defaultdict(list)

@@ -110,7 +110,7 @@ class Clients:
 
     async def submit(self, run: RunPlan) -> None:
         """Submit a run; perhaps again, perhaps with other content under the same id."""
-        scheduler, history = self._world.scheduler, self._world.history
+        history = self._world.history
         await self._until(run.after_ms)
         answer = await self.ask(run.submit, f"submit-{run.run_id}")
         if answer is None:
@@ -227,7 +227,7 @@ class Clients:
         if ledger.requests and (not ledger.operations or self._random.random() < 0.4):
             request = pick(list(ledger.requests.values()))
             names |= {"run_id": request.run_id, "request_id": request.request_id}
-            return pick(_FORGED_FOR_REQUESTS)(names, request)  # type: ignore[no-any-return]
+            return pick(_FORGED_FOR_REQUESTS)(names, request)
         operation = pick(list(ledger.operations.values()))
         names |= {"run_id": operation.run_id}
         attempt = pick((1, 1, 2, 3))

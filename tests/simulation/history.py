@@ -9,9 +9,6 @@ from typing import NamedTuple
 
 from tests.simulation.scheduler import START_MS
 
-TAIL = 40
-"""Events that a failing seed prints."""
-
 
 class Event(NamedTuple):
     """Something that happened."""
@@ -64,7 +61,3 @@ class History:
         for event in self.events:
             hashed.update(f"{event.at_ms}\t{event.kind}\t{event.text}\n".encode())
         return hashed.hexdigest()
-
-    def tail(self) -> list[str]:
-        """The last events, as lines."""
-        return [str(event) for event in self.events[-TAIL:]]

@@ -1,4 +1,4 @@
-"""Decides, at every commit, whether what was written was allowed: the invariants that one pass over the facts can check.
+"""Decides, at every commit, whether what was written was allowed: the invariants that one pass can check.
 
 The ledger sees what the store has taken, in commit order and by the store's clock, and keeps its own copy, so that a
 later change of an insert-only row is noticed.
@@ -181,6 +181,9 @@ class Ledger:
         self._check(
             message["tenant"] == tenant, "I22", f"{message['type']} of {message['tenant']} moved a state of {tenant}"
         )
+        before = self._before.get(entry.address)
+        if message["type"] == "tool.returned" and before is not None and before.status != "started":
+            self._history.sometimes["a late result was taken"] += 1
         if message["type"] == "operation.done":
             self.done[message["operation_id"]] = message
         sent = self.sent.get(entry.message_id)
@@ -245,6 +248,8 @@ class Ledger:
                 )
             case AuditLeafRow():
                 self._leaf(row)
+            case _:
+                self._history.violate("I32", f"a row of a kind that nobody checks: {row.table}")
 
     def _request(self, request: ApprovalRequest) -> None:
         content = parse(request.content_text)
@@ -255,6 +260,8 @@ class Ledger:
         )
         minted = request_id(request.run_id, request.scope, request.boundary, hashed)
         self._check(minted == request.request_id, "I8", f"{request.request_id} should be {minted}")
+        if request.scope == "operation_outcome":
+            self._history.sometimes["a person was asked whether it happened"] += 1
         self.requests[request.request_id] = request
         self.new_requests.append(request)
 

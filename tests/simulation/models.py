@@ -48,6 +48,9 @@ class SimModels:
         usage = Usage(input_tokens=len(conversation), output_tokens=10)
         return ModelReply(text=said, usage=usage) if isinstance(said, str) else ModelReply(calls=said, usage=usage)
 
+    async def close(self) -> None:
+        """As ports.Models; there is nothing to give back."""
+
     def _blunder(self) -> ModelReply:
         kind = self._faults.between("model_blunders", 0, len(_BAD_PLANS))
         if kind == len(_BAD_PLANS):

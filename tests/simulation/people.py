@@ -49,6 +49,13 @@ class People:
         persons = tuple(random.sample(REVIEWERS, 3))
         if mood == "silent":
             return []
+        if mood == "edge" and request.expires_at_ms is not None:
+            # Everybody at the last moment: some in time, some too late, some committing as it passes.
+            left_ms = request.expires_at_ms - request.requested_at_ms
+            return [
+                self._voice(request, random, person, word, exactly_ms=left_ms - random.randint(-5, 60))
+                for person in persons
+            ]
         if mood == "race":
             words = [word, *(random.choice(("approve", "reject")) for _ in range(2))]
             return [
@@ -82,9 +89,10 @@ class People:
         kind: PrincipalKind = PrincipalKind.HUMAN,
         times: int = 1,
         then: str = "",
+        exactly_ms: int | None = None,
     ) -> Voice:
         return Voice(
-            after_ms=random.randint(1, after_ms_max),
+            after_ms=random.randint(1, after_ms_max) if exactly_ms is None else exactly_ms,
             person=person,
             word=word,
             decision_id=f"d-{request.request_id[-8:]}-{person}-{random.randint(0, 9_999)}",

@@ -7,11 +7,13 @@ write. A process that dies loses what it had in hand; what it had sent arrives a
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
 from placet.activities import Activity, CallModel, ProbeTool, RunTool, Stop
+from placet.adapters.memory import MemoryStore
 from placet.calls import ChatMessage, Unsure
 from placet.errors import Certainty, Code, ErrorClass, Failure, RetryableError
 from placet.ids import Address, derived_id
@@ -45,7 +47,7 @@ def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
     try:
         coroutine.send(None)
     except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]
+        return stop.value
     raise AssertionError("the store of the simulation waits for something other than the scheduler")
 
 
@@ -65,7 +67,7 @@ class SimStore:
     """A process's connection to the store."""
 
     def __init__(
-        self, inner: Store, clock: SimClock, ledger: Ledger, scheduler: Scheduler, faults: Faults, latency_ms: int
+        self, inner: MemoryStore, clock: SimClock, ledger: Ledger, scheduler: Scheduler, faults: Faults, latency_ms: int
     ) -> None:
         self._inner = inner
         self._clock = clock
@@ -90,7 +92,7 @@ class SimStore:
     async def load(self, addresses: Sequence[Address], keys: Sequence[FactKey]) -> Loaded:
         """As ports.Store."""
         await self._reach("load_fails")
-        loaded = at_once(self._inner.load(addresses, keys))  # type: ignore[arg-type]
+        loaded = at_once(self._inner.load(addresses, keys))
         await self._scheduler.pause()
         return loaded
 
@@ -99,7 +101,7 @@ class SimStore:
         await self._reach("commit_fails")
         if self._faults.hits("commit_lost_unknown"):
             raise RetryableError(Code.OUTCOME_UNKNOWN, "nobody knows whether that was committed")
-        results = at_once(self._inner.commit(units))  # type: ignore[arg-type]
+        results = at_once(self._inner.commit(units))
         for unit, result in zip(units, results, strict=True):
             if result.fate is Fate.COMMITTED:
                 self._ledger.committed(unit, self._clock.now_ms())
@@ -113,7 +115,7 @@ class SimStore:
     async def claim_due(self, limit: int, lease_ms: int) -> Sequence[OutboxRow]:
         """As ports.Store."""
         await self._reach("claim_fails")
-        rows = at_once(self._inner.claim_due(limit, lease_ms))  # type: ignore[arg-type]
+        rows = at_once(self._inner.claim_due(limit, lease_ms))
         await self._scheduler.pause()
         if self._faults.hits("claim_fails"):
             raise RetryableError(Code.OUTCOME_UNKNOWN, "the claimed rows did not arrive")
@@ -121,23 +123,23 @@ class SimStore:
 
     async def next_due_ms(self) -> tuple[Instant, Instant | None]:
         """As ports.Store."""
-        return at_once(self._inner.next_due_ms())  # type: ignore[arg-type]
+        return at_once(self._inner.next_due_ms())
 
     async def discard(self, outbox_ids: Sequence[str]) -> None:
         """As ports.Store."""
         await self._reach("discard_fails")
-        at_once(self._inner.discard(outbox_ids))  # type: ignore[arg-type]
+        at_once(self._inner.discard(outbox_ids))
         self._ledger.discarded(outbox_ids)
         await self._scheduler.pause()
 
     async def read_journal(self, address: Address) -> Sequence[JournalEntry]:
         """As ports.Store."""
-        return at_once(self._inner.read_journal(address))  # type: ignore[arg-type]
+        return at_once(self._inner.read_journal(address))
 
     async def read_thread(self, run_id: str, thread_id: str, upto: int) -> Sequence[str]:
         """As ports.Store."""
         await self._reach("load_fails")
-        return at_once(self._inner.read_thread(run_id, thread_id, upto))  # type: ignore[arg-type]
+        return at_once(self._inner.read_thread(run_id, thread_id, upto))
 
     async def close(self) -> None:
         """As ports.Store; the inner store outlives its processes."""
@@ -224,9 +226,7 @@ class SimInvoker:
             if isinstance(activity, Stop):
                 for task in self._running.get(owner, ()):
                     # Not here and now: the task may be the one that runs.
-                    self._scheduler.at(
-                        self._scheduler.now_ms, lambda task=task: self._scheduler.cancel(task, _Stopped())
-                    )
+                    self._scheduler.at(self._scheduler.now_ms, partial(self._scheduler.cancel, task, _Stopped()))
                 continue
             run = self._call_model(activity) if isinstance(activity, CallModel) else self._call_tool(activity)
             self._running.setdefault(owner, []).append(
@@ -239,7 +239,7 @@ class SimInvoker:
         return sum(not task.done for tasks in self._running.values() for task in tasks)
 
     async def _call_model(self, activity: CallModel) -> None:
-        names = {"tenant": activity.tenant, "run_id": activity.run_id, "thread_id": activity.thread_id}
+        names: dict[str, Any] = {"tenant": activity.tenant, "run_id": activity.run_id, "thread_id": activity.thread_id}
         try:
             bodies = await self._store.read_thread(activity.run_id, activity.thread_id, activity.messages)
             reply = await self._models.call(activity, [_CHAT.validate_json(body) for body in bodies])
@@ -288,5 +288,5 @@ class SimInvoker:
         )
 
 
-class _Stopped(Exception):
+class _Stopped(Exception):  # noqa: N818  not an error: a signal
     """The cancellation signal, as a tool or model call feels it."""

@@ -191,12 +191,12 @@ def _folded(value: JsonValue) -> str:
             return literal(value)
         head, tail = literal(value[:HEAD_CHARS]), literal(value[-TAIL_CHARS:])
         return f"{head[:-1]} … {tail[1:]} ({len(value):,} characters)"
-    whole = literal(value)
-    if len(whole) <= VALUE_CHARS_MAX:
-        return whole
+    size = len(canonical_text(value))
+    if size <= VALUE_CHARS_MAX:
+        return literal(value)
     if isinstance(value, Mapping):
-        return f"{{… {len(value)} keys, {len(whole):,} characters}}"
-    return f"[… {len(value) if isinstance(value, Sequence) else 1} items, {len(whole):,} characters]"
+        return f"{{… {len(value)} keys, {size:,} characters}}"
+    return f"[… {len(value) if isinstance(value, Sequence) else 1} items, {size:,} characters]"
 
 
 def _prose(text: str) -> str:

@@ -148,7 +148,10 @@ class HazardView(View):
 
 
 class RequestSummary(View):
-    """A request in the inbox. The sentence folds long values, so it is no basis for a decision."""
+    """A request in the inbox. The sentence folds long values, so it is no basis for a decision.
+
+    `hazards` counts the findings; none for content too long to be looked through for a list.
+    """
 
     request_id: str
     run_id: str
@@ -160,7 +163,7 @@ class RequestSummary(View):
     expires_at_ms: int | None = None
     outcome: str | None = None
     decided_by: str | None = None
-    hazards: int = 0
+    hazards: int | None = None
 
 
 class RequestView(RequestSummary):

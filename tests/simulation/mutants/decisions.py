@@ -14,8 +14,7 @@ from placet.runtime.engine import Engine
 from placet.runtime.fold import Fold
 from placet_approval import decisions as deciding
 from placet_approval.state import ApprovalState
-from tests.simulation.mutants.mutant import QUIET, RACES, around, knowing, mutant, replace
-from tests.simulation.workload import Profile
+from tests.simulation.mutants.mutant import RACES, around, knowing, mutant, quiet, replace
 
 
 def _without_outcome_key(original: Any, store: Any, rows: Any) -> Any:
@@ -112,7 +111,7 @@ mutant(
     "a repeated decision gets another receipt",
     "I6",
     lambda: [around(deciding, "answered", lambda original, *args, stored_text=None, **rest: original(*args, **rest))],
-    Profile(gates=("ask",), moods=("repeat",), **QUIET),
+    quiet(gates=("ask",), moods=("repeat",)),
 )
 mutant(
     "a voice counts after the time is over",
@@ -121,7 +120,7 @@ mutant(
         replace(ApprovalState, "is_expired", lambda self, now_ms: False),
         around(deciding, "answered", lambda original, *args, before_ms=None, **rest: original(*args, **rest)),
     ],
-    Profile(gates=("ask_soon",), moods=("plain",), **QUIET),
+    quiet(gates=("ask_soon",), moods=("plain",)),
     "clock_jumps delayed",
 )
 
@@ -134,15 +133,15 @@ mutant(
     "a deadline that passes before the commit is ignored",
     "I19",
     lambda: [around(MemoryStore, "_holds", _timeless)],
-    Profile(gates=("ask_soon", "ask_use"), moods=("race",), **QUIET),
-    "store_slow clock_jumps",
+    quiet(gates=("ask_soon",), moods=("edge",)),
+    "store_slow",
     200,
 )
 mutant(
     "a timer is believed without a look at the clock",
     "I18",
     lambda: [replace(ApprovalState, "is_expired", lambda self, now_ms: True)],
-    Profile(gates=("ask_soon",), moods=("silent",), **QUIET),
+    quiet(gates=("ask_soon",), moods=("silent",)),
     "forged",
 )
 mutant(
@@ -158,7 +157,7 @@ mutant(
     "whoever started the run decides on it",
     "I20 I5",
     lambda: [replace(deciding, "_allowed", lambda *_: None)],
-    Profile(gates=("ask",), moods=("muddle",), **QUIET),
+    quiet(gates=("ask",), moods=("muddle",)),
 )
 
 

@@ -22,14 +22,14 @@ from placet_planner.machine import ThreadMachine
 from placet_tool_executor import doubt
 from placet_tool_executor import machine as operation
 from placet_tool_executor.machine import OperationMachine
-from tests.simulation.mutants.mutant import CERTAIN, PLAIN, QUIET, around, changed, mutant, replace
-from tests.simulation.workload import TENANT, Profile
+from tests.simulation.mutants.mutant import CERTAIN, PLAIN, around, changed, mutant, quiet, replace
+from tests.simulation.workload import TENANT
 
 mutant(
     "a run that has ended is changed by what comes later",
     "I14",
     lambda: [replace(run, "_late", lambda state, message: move(state.model_copy(update={"status": "cancelled"})))],
-    Profile(gates=("allow",), outer=0.0, cancels=1.0, timeouts=0.0, modes=("tasks",), teams=("solo",)),
+    quiet(gates=("allow",), cancels=1.0, timeouts=0.0, modes=("tasks",), teams=("solo",)),
     "delayed repeated",
 )
 mutant(
@@ -42,7 +42,7 @@ mutant(
             lambda original, draft, message: "busy" if draft.state.status == "running" else original(draft, message),
         )
     ],
-    Profile(gates=("ask", "allow"), moods=("plain",), **{**QUIET, "teams": ("pair", "solo")}),  # type: ignore[arg-type]
+    quiet(gates=("ask", "allow"), moods=("plain",), teams=("pair", "solo")),
     "tool_hangs model_hangs",
 )
 
@@ -101,7 +101,7 @@ mutant(
     "another tenant's message is taken for one's own",
     "I22",
     lambda: [around(run.RunMachine, "transition", _any_tenant)],
-    Profile(gates=("ask",), moods=("plain",), **QUIET),  # type: ignore[arg-type]
+    quiet(gates=("ask",), moods=("plain",)),
     "forged",
 )
 mutant(

@@ -17,11 +17,16 @@ from tests.simulation.workload import PREDICTABLE, Profile
 
 Broken = Callable[[], Sequence[Any]]
 """Makes the patches of a mutant."""
-QUIET = {"outer": 0.0, "cancels": 0.0, "timeouts": 0.0, "modes": ("tasks",), "teams": ("solo",)}
-"""Nothing but the tasks themselves."""
-PLAIN = Profile(gates=("allow", "ask"), moods=("plain",), approve=1.0, **QUIET)  # type: ignore[arg-type]
+
+
+def quiet(**fields: Any) -> Profile:
+    """Nothing but the tasks themselves, and what is named."""
+    return with_fields(Profile(outer=0.0, cancels=0.0, timeouts=0.0, modes=("tasks",), teams=("solo",)), **fields)
+
+
+PLAIN = quiet(gates=("allow", "ask"), moods=("plain",), approve=1.0)
 CERTAIN = with_fields(PREDICTABLE, outer=0.0)
-RACES = Profile(gates=("ask",), moods=("race",), **QUIET)  # type: ignore[arg-type]
+RACES = quiet(gates=("ask",), moods=("race",))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from placet_tool_executor import doubt, guard, steps
 from placet_tool_executor import machine as operation
 from placet_tool_executor.state import attempt_key
 from tests.simulation.application import LEDGER, MAIL, TAG, UPSERT
-from tests.simulation.mutants.mutant import PLAIN, QUIET, around, changed, knowing, mutant, replace
+from tests.simulation.mutants.mutant import PLAIN, around, changed, knowing, mutant, quiet, replace
 from tests.simulation.workload import Profile
 
 # ── starts ─────────────────────────────────────────────────────────────────────────────
@@ -26,21 +26,21 @@ mutant(
     "a start does not look for the approval",
     "I7",
     lambda: [replace(guard, "_approval", lambda *_: None)],
-    Profile(gates=("ask",), moods=("plain",), **QUIET),
+    quiet(gates=("ask",), moods=("plain",)),
     "forged",
 )
 mutant(
     "a revocation is not read",
     "I7",
     lambda: [replace(Facts, "revocation", lambda *_: None)],
-    Profile(gates=("ask",), moods=("revoke",), approve=1.0, **QUIET),
+    quiet(gates=("ask",), moods=("revoke",), approve=1.0),
     "delayed",
 )
 mutant(
     "an approval is used after its time",
     "I7",
     lambda: [replace(guard, "_use_by", lambda *_: None)],
-    Profile(gates=("ask_use", "ask"), moods=("plain",), **QUIET),
+    quiet(gates=("ask_use", "ask"), moods=("plain",)),
     "clock_jumps delayed tool_refuses",
 )
 
@@ -56,7 +56,7 @@ mutant(
     "what a start has read is not guarded at the commit",
     "I4 I7",
     lambda: [around(Fold, "outcomes", _unguarded)],
-    Profile(gates=("ask", "allow"), moods=("revoke", "plain"), cancels=0.5, timeouts=0.0, modes=("tasks",)),
+    quiet(gates=("ask", "allow"), moods=("revoke", "plain"), cancels=0.5),
     "store_slow delayed",
     200,
 )
@@ -64,7 +64,7 @@ mutant(
     "a run that has ended starts things",
     "I7",
     lambda: [replace(guard, "RUN_TERMINAL", frozenset())],
-    Profile(gates=("allow",), outer=0.0, cancels=1.0, cancel_ms_max=2_000, timeouts=0.0, modes=("tasks",)),
+    quiet(gates=("allow",), cancels=1.0, cancel_ms_max=2_000, timeouts=0.0, modes=("tasks",)),
     "delayed",
     200,
 )
@@ -92,7 +92,8 @@ def _starting_again(original: Any, state: Any, known: Any, message: Any, facts: 
     if known is None or known.status != "started":
         return original(state, known, message, facts, now_ms)
     verdict = guard.judge_start(message, facts, now_ms)
-    return operation.start(known, verdict, facts.incarnation, now_ms)
+    assert isinstance(verdict, guard.Permit)
+    return steps.start(known, verdict, facts.incarnation, now_ms)
 
 
 def _forgetting_open(original: Any, store: Any, rows: Any) -> Any:
@@ -124,7 +125,7 @@ mutant(
 
 
 def _only(tool: str) -> Profile:
-    return Profile(tools=(tool,), gates=("allow", "ask"), moods=("plain",), approve=1.0, **QUIET)  # type: ignore[arg-type]
+    return quiet(tools=(tool,), gates=("allow", "ask"), moods=("plain",), approve=1.0)
 
 
 mutant(

@@ -36,6 +36,8 @@ Columns = Mapping[str, Any]
 
 GOAL_CHARS_MAX = 200
 """Of a goal in a list."""
+SCANNED_CHARS_MAX = 16_384
+"""Of content that is looked through for hidden characters while listing; in full it always is."""
 OPEN = "open"
 _SETTLED = frozenset({"executed", "not_executed"})
 
@@ -135,8 +137,11 @@ def findings_of(content_text: str) -> list[HazardView]:
 
 
 def request_summary(request: Columns) -> RequestSummary:
-    """A request in the inbox."""
-    return RequestSummary(**_summary(request), hazards=len(findings_of(request["content_text"])))
+    """A request in the inbox. A page of the longest contents must not hold up everything else."""
+    text = request["content_text"]
+    return RequestSummary(
+        **_summary(request), hazards=len(findings_of(text)) if len(text) <= SCANNED_CHARS_MAX else None
+    )
 
 
 def _summary(request: Columns) -> dict[str, Any]:
@@ -187,21 +192,26 @@ def _of_request(rows: Iterable[Columns], request_id: str) -> list[Columns]:
 
 
 async def _operation(reader: Reader, tenant: str, run_id: str, operation_id: str | None) -> OperationView | None:
-    if not operation_id:
-        return None
-    return next((op for op in await operations_of(reader, tenant, run_id) if op.operation_id == operation_id), None)
+    found = await operations_of(reader, tenant, run_id, operation_id) if operation_id else []
+    return found[0] if found else None
 
 
-async def operations_of(reader: Reader, tenant: str, run_id: str) -> list[OperationView]:
-    """Every side effect of a run, in the order proposed."""
-    rows = sorted(await reader.rows(tenant, "operation", run_id), key=lambda row: row["proposed_at_ms"])
-    attempts = await reader.rows(tenant, "operation_attempt", run_id)
+async def operations_of(
+    reader: Reader, tenant: str, run_id: str, operation_id: str | None = None
+) -> list[OperationView]:
+    """Every side effect of a run, in the order proposed; or the one of that id."""
+    rows = [
+        row
+        for row in await reader.rows(tenant, "operation", run_id)
+        if operation_id is None or row["operation_id"] == operation_id
+    ]
+    tried: dict[str, list[Columns]] = {}
+    for attempt in await reader.rows(tenant, "operation_attempt", run_id):
+        tried.setdefault(attempt["operation_id"], []).append(attempt)
     views = []
-    for row in rows:
-        operation_id = row["operation_id"]
-        state = await reader.state(tenant, Address(run_id, OPERATION, operation_id))
-        tried = [attempt for attempt in attempts if attempt["operation_id"] == operation_id]
-        views.append(_operation_view(row, state, tried))
+    for row in sorted(rows, key=lambda row: int(row["proposed_at_ms"])):
+        state = await reader.state(tenant, Address(run_id, OPERATION, row["operation_id"]))
+        views.append(_operation_view(row, state, tried.get(row["operation_id"], ())))
     return views
 
 

@@ -57,7 +57,7 @@ def inbox(
             if item.status != "open" or item.expires_at_ms is None
             else "open, expires " + ahead(item.expires_at_ms, page.as_of_ms)
         )
-        mark = f" (!{item.hazards})" if item.hazards else ""
+        mark = {0: "", None: " (long)"}.get(item.hazards, f" (!{item.hazards})")
         told = output.shortened(output.safe(item.sentence), 160) + mark
         rows.append([item.request_id[:SHORT_ID_CHARS], status, ago(item.requested_at_ms, page.as_of_ms), told])
     output.table(["request", "status", "asked", "what"], rows)
@@ -97,11 +97,11 @@ def check_hash(view: RequestView) -> None:
 
     try:
         content = parse_canonical(view.content_text)
-    except ContractError as error:
-        content, reason = None, error.message
-    else:
+        is_its_own = isinstance(content, dict) and request_hash(view.scope, view.boundary, content) == view.request_hash
         reason = "its hash is another one"
-    if not isinstance(content, dict) or request_hash(view.scope, view.boundary, content) != view.request_hash:
+    except ContractError as error:
+        is_its_own, reason = False, error.message
+    if not is_its_own:
         raise TerminalError(
             Code.APPROVAL_INTEGRITY_ERROR,
             f"the content of {view.request_id} is not what its hash says ({reason}): tell the operator, decide nothing",

@@ -12,6 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from placet.canonical import digest
+from placet.errors import Code, TerminalError
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:
@@ -43,14 +46,28 @@ def earlier(directory: Path, what: Mapping[str, str | None]) -> Kept | None:
 
 
 def kept(directory: Path, what: Mapping[str, str | None]) -> Kept:
-    """The decision for exactly `what`: the one kept earlier, or a new one, which is on disk when this returns."""
+    """The decision for exactly `what`: the one kept earlier, or a new one, which is on disk when this returns.
+
+    Raises TerminalError(SETTING_INVALID) when it cannot be kept: then nothing may be sent.
+    """
     found = earlier(directory, what)
     if found is not None:
         return found
     path = _path(directory, what)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     decision_id = f"dec_{uuid.uuid4().hex}"
-    text = json.dumps({"decision_id": decision_id, **what})
+    try:
+        _write(path, json.dumps({"decision_id": decision_id, **what}))
+    except OSError as error:
+        raise TerminalError(
+            Code.SETTING_INVALID,
+            f"nothing was decided: the decision could not be kept in {path.parent} ({error.strerror or error}); "
+            "name a directory of yours by PLACET_STATE_DIR",
+        ) from error
+    return Kept(path, decision_id, is_repeat=False)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     unfinished = path.with_suffix(f".{os.getpid()}")
     handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -58,19 +75,16 @@ def kept(directory: Path, what: Mapping[str, str | None]) -> Kept:
         file.flush()
         os.fsync(file.fileno())
     unfinished.rename(path)
-    return Kept(path, decision_id, is_repeat=False)
 
 
 def _path(directory: Path, what: Mapping[str, str | None]) -> Path:
-    from placet.canonical import digest
-
     return directory / "decisions" / f"{digest(dict(what))[:40]}.json"
 
 
 def _read(path: Path) -> str | None:
     try:
         kept_id = json.loads(path.read_text(encoding="utf-8")).get("decision_id")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, AttributeError):
         return None  # Cut off while it was written: nothing had been sent yet.
