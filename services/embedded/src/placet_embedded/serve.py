@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import secrets
 import signal
 import socket
 from collections.abc import Callable
@@ -19,22 +18,11 @@ from placet.application import App
 from placet.errors import Code, ContractError
 from placet_embedded.embedded import Embedded
 from placet_gateway import gateway
-from placet_gateway.identity import DevelopmentIdentity
+from placet_gateway.identity import DevelopmentIdentity, development_token
 
 log = logging.getLogger("placet.embedded")
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
-
-def token_of(data_dir: Path) -> str:
-    """The bearer token of this data directory, made on first use, readable by its owner only."""
-    path = data_dir / "token"
-    with contextlib.suppress(FileExistsError):
-        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w") as file:
-            file.write(secrets.token_urlsafe(32) + "\n")
-    return path.read_text().strip()
 
 
 async def serve(
@@ -62,7 +50,7 @@ async def serve(
         http = gateway(
             embedded.door,
             embedded.store,
-            DevelopmentIdentity(token_of(data_dir)),
+            DevelopmentIdentity(development_token(data_dir)),
             tenant=tenant,
             application=app,
             health=embedded.loops.health,
