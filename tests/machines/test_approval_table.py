@@ -57,7 +57,7 @@ _ENDED = {"request": "moved", "decide": "moved", "revoke": "moved", "expire": "a
 TABLE: dict[str, dict[str, str]] = {
     "absent": every(["request", "close"], "moved") | every(["decide", "revoke", "expire"], "absorbed"),
     "withdrawn": {"request": "moved"} | every(["decide", "revoke", "expire", "close"], "absorbed"),
-    "open": every(["decide", "revoke", "close"], "moved") | every(["request", "expire"], "absorbed"),
+    "open": every(["decide", "revoke", "expire", "close"], "moved") | {"request": "absorbed"},
     **dict.fromkeys(sorted(APPROVAL_TERMINAL), _ENDED),
 }
 

@@ -86,8 +86,8 @@ KINDS = ["execute", "retry", "returned", "probed", "lease", "probe", "cancel", "
 STAYS = every(KINDS, "absorbed")
 TABLE: dict[str, dict[str, str]] = {
     "absent": every(KINDS, "refused") | {"execute": "moved", "cancel": "absorbed"},
-    "started": STAYS | {"returned": "moved"},
-    "cancelling": STAYS | {"returned": "moved"},
+    "started": STAYS | {"returned": "moved", "lease": "moved"},
+    "cancelling": STAYS | {"returned": "moved", "lease": "moved"},
     "waiting": STAYS | {"retry": "moved"},
     "waiting in doubt": STAYS | {"retry": "moved", "returned": "moved"},
     "reconciling": STAYS | {"probe": "moved", "returned": "moved"},
@@ -95,7 +95,8 @@ TABLE: dict[str, dict[str, str]] = {
     "needs_operator": STAYS | {"returned": "moved", "decided": "moved"},
     **dict.fromkeys(sorted(OPERATION_TERMINAL), STAYS),
 }
-"""The lease is not over and the run goes on, except where they are; in `needs_operator` the person has answered."""
+"""The lease is not over, so that its timer comes again, and the run goes on, except where they are; in
+`needs_operator` the person has answered."""
 OF_RUN_ENDED = {"started", "waiting", "waiting in doubt", "reconciling", "probing", "needs_operator", "absent"}
 """What a cancel moves once the run has ended."""
 

@@ -349,7 +349,8 @@ def test_the_wall_deadline_ends_the_run_and_not_before() -> None:
     assert play.last is not None
     [timer] = [e for e in play.last.effects if isinstance(e, Send) and isinstance(e.message, RunTimedOut)]
     assert timer.not_before == T0 + 1_000
-    assert play.tell(timer.message).kind == "absorbed"
+    assert [e for e in play.tell(timer.message).effects if isinstance(e, Send)] == [timer], "it comes again"
+    assert play.status == "running"
     play.now_ms = Instant(T0 + 1_000)
     play.tell(timer.message)
     assert play.status == "timed_out"

@@ -23,7 +23,16 @@ from tests.simulation.workload import RunPlan, Workload
 HARMLESS = frozenset(
     (
         *("crash", "crash_all", "shutdown", "load_fails", "commit_fails", "commit_unknown"),
-        *("commit_lost_unknown", "claim_fails", "discard_fails", "store_slow", "clock_jumps", "lost", "unconfirmed"),
+        *(
+            "commit_lost_unknown",
+            "claim_fails",
+            "discard_fails",
+            "store_slow",
+            "clock_jumps",
+            "clock_steps_back",
+            "lost",
+            "unconfirmed",
+        ),
         *("repeated", "reordered", "delayed", "ack_lost", "requeued", "reply_lost", "result_lost", "forged"),
         *("referee_forgets", "referee_refuses", "referee_grants", "referee_slow", "probe_unsure"),
     )

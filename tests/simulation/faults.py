@@ -25,6 +25,7 @@ FAULTS: Mapping[str, str] = {
     "discard_fails": "published rows cannot be deleted",
     "store_slow": "a call to the store takes seconds",
     "clock_jumps": "the store's clock leaps forward",
+    "clock_steps_back": "the store's clock goes back",
     # Messages.
     "lost": "a message whose row is still in the outbox, or whose sender repeats it, disappears",
     "unconfirmed": "the broker took a message, but its confirmation is lost",

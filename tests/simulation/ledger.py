@@ -187,18 +187,22 @@ class Ledger:
         if message["type"] == "operation.done":
             self.done[message["operation_id"]] = message
         sent = self.sent.get(entry.message_id)
-        if sent is not None and not (self._exclusive and sent.type in LEASE_TYPES):
-            self._check(
-                entry.at_ms >= sent.not_before_ms,
-                "I18",
-                f"{sent.type} fired {sent.not_before_ms - entry.at_ms} ms early",
-            )
-        if message["type"] not in REPEATABLE:
+        early_ms = 0 if sent is None else sent.not_before_ms - entry.at_ms
+        if early_ms > 0 and not (self._exclusive and message["type"] in LEASE_TYPES):
+            self._early(entry, message["type"], early_ms)
+        elif message["type"] not in REPEATABLE:
             self.applied[entry.address, entry.message_id] += 1
             times = self.applied[entry.address, entry.message_id]
             if message["type"] == "approval.decided" and message["request_id"] in self.revocations:
                 times -= 1  # the same word brings other news once the approval was taken back
             self._check(times <= 1, "I17", f"{message['type']} {entry.message_id} was applied {times} times")
+
+    def _early(self, entry: JournalEntry, name: str, early_ms: int) -> None:
+        """A timer whose time is not there, as when the clock has gone back, comes again and does nothing else."""
+        self._history.sometimes["a timer came early, and came again"] += 1
+        before, now = self._before.get(entry.address), self.states[entry.address]
+        if before is not None and now.version == before.version + 1:
+            self._check(before.body == now.body, "I18", f"{name} fired {early_ms} ms early")
 
     # ── one row ────────────────────────────────────────────────────────────────────────
 

@@ -121,7 +121,11 @@ class World:
                 self.clients.spawn(f"cancel {run.run_id}", self.clients.cancel, run)
         if "forged" in self.faults.rates:
             self.scheduler.spawn("forger", self.clients.forge())
-        for name, strike in (("clock_jumps", self._leap), ("tool_changed", self._deploy)):
+        for name, strike in (
+            ("clock_jumps", self._leap),
+            ("clock_steps_back", self._step_back),
+            ("tool_changed", self._deploy),
+        ):
             if name in self.faults.rates:
                 self._recur(name, strike)
         heal_ms = self.scheduler.now_ms + Random(f"{self.seed}/heal").randint(1_000, CHAOS_MS_MAX)
@@ -181,6 +185,11 @@ class World:
         self.faults.struck("clock_jumps")
         self.clock.leapt_ms += self.faults.between("clock_jumps", 1, 20_000)
         self.history.note("clock", f"leapt to +{self.clock.leapt_ms} ms")
+
+    def _step_back(self) -> None:
+        self.faults.struck("clock_steps_back")
+        self.clock.leapt_ms -= self.faults.between("clock_steps_back", 1, 8_000)
+        self.history.note("clock", f"went back to {self.clock.leapt_ms:+} ms")
 
     def _deploy(self) -> None:
         """A new release: processes get it when they start next, so old and new run side by side."""

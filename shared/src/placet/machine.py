@@ -104,6 +104,14 @@ def absorb(reason: str, *replies: Reply) -> Transition[Any]:
     return Transition("absorbed", None, replies, reason=reason)
 
 
+def not_yet(state: S, message: Message, due_ms: Instant) -> Transition[S]:
+    """A timer that came before its time, because the store's clock went back or because somebody made it up.
+
+    It comes again. What is absorbed is gone, and whatever waits for the timer would wait for ever.
+    """
+    return move(state, Send(message, not_before=due_ms))
+
+
 def refuse(code: Code, message: str, *, run_id: str, pointer: str | None = None, **details: Any) -> Transition[Any]:
     """No rule accepts the message: whoever waits is told, and it becomes a dead letter with this reason."""
     failure = Failure(code=code, message=message, error_class=ErrorClass.INVALID, pointer=pointer, details=details)

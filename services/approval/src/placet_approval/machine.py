@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from placet.errors import Code, TerminalError
 from placet.facts import Facts
 from placet.instants import Instant
-from placet.machine import Record, Send, Transition, absorb, move, refuse
+from placet.machine import Record, Send, Transition, absorb, move, not_yet, refuse
 from placet.messages import (
     APPROVAL,
     OPERATION,
@@ -175,8 +175,10 @@ def _expire(state: ApprovalState | None, message: ExpireApproval, now_ms: Instan
         return unknown(message)
     if state.outcome is not None:
         return absorb(f"the request is {state.status}")
+    if state.expires_at_ms is None:
+        return absorb("the request has no deadline")
     if not state.is_expired(now_ms):
-        return absorb("the request's time is not over")
+        return not_yet(state, message, state.expires_at_ms)
     after, row, told = settled(state, "expired", now_ms)
     return move(after, row, told)
 

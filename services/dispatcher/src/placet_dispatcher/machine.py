@@ -174,7 +174,7 @@ def _apply(draft: Draft, message: Message) -> str | None:
         case ApprovalDecided():
             return decide(draft, message)
         case _:  # RunTimedOut
-            return _timed_out(draft)
+            return _timed_out(draft, message)
 
 
 def _plan_proposed(draft: Draft, message: PlanProposed) -> str | None:
@@ -294,10 +294,13 @@ def _operation_doubtful(draft: Draft, message: OperationDoubtful) -> str | None:
     return None
 
 
-def _timed_out(draft: Draft) -> str | None:
+def _timed_out(draft: Draft, message: Message) -> str | None:
     deadline_ms = draft.state.deadline_ms
-    if deadline_ms is None or draft.now_ms < deadline_ms:
-        return "the run's time is not over"
+    if deadline_ms is None:
+        return "the run has no deadline"
+    if draft.now_ms < deadline_ms:  # as machine.not_yet
+        draft.send(message, Instant(deadline_ms))
+        return None
     failure = Failure(code=Code.DEADLINE, message="the run's time is over", error_class=ErrorClass.TIMEOUT)
     draft.end_now("timed_out", failure)
     return None

@@ -18,7 +18,7 @@ from placet.errors import Certainty, Code, ErrorClass, Failure
 from placet.facts import Facts
 from placet.ids import digest_hex
 from placet.instants import Instant, later
-from placet.machine import Effect, Invoke, Record, Send, Transition, absorb, move, refuse
+from placet.machine import Effect, Invoke, Record, Send, Transition, absorb, move, not_yet, refuse
 from placet.messages import (
     RUN,
     THREAD,
@@ -284,7 +284,7 @@ def _lease_ended(state: ThreadState, message: TurnLeaseEnded, facts: Facts, now_
     if not _is_current(state, message):
         return _late(state, message)
     if not state.believed_lost(now_ms, facts.incarnation):
-        return absorb("the lease has not ended")
+        return not_yet(state, message, state.lease_until_ms)
     failure = Failure(
         code=Code.MODEL_FAILED,
         message=f"whoever made attempt {state.attempt} did not report back",
@@ -345,7 +345,7 @@ def _retry(state: ThreadState, message: RetryTurn, facts: Facts, now_ms: Instant
     if state.status != "waiting" or (message.turn, message.attempt) != (state.turn, state.attempt + 1):
         return absorb(f"attempt {message.attempt} of turn {message.turn} is not due")
     if now_ms < state.due_ms:
-        return absorb("the back-off is not over")
+        return not_yet(state, message, state.due_ms)
     return _call(state, facts, now_ms)
 
 

@@ -14,7 +14,7 @@ from placet.canonical import parse_canonical
 from placet.errors import Certainty, Code, ContractError, Failure
 from placet.facts import Facts
 from placet.instants import Instant, later, rfc3339
-from placet.machine import Effect, Invoke, Record, Send, Transition, absorb, move
+from placet.machine import Effect, Invoke, Record, Send, Transition, absorb, move, not_yet
 from placet.messages import (
     OPERATION,
     OperationDoubtful,
@@ -162,7 +162,7 @@ def begin_probe(
     if not expected or (message.attempt, message.probe) != (state.n, state.probe):
         return absorb("no such probe is due")
     if now_ms < state.due_ms:
-        return absorb("it is too early: a late request of the attempt might still arrive")
+        return not_yet(state, message, state.due_ms)  # a late request of the attempt might still arrive
     row = facts.operation(state.run_id, state.operation_id)
     spec = facts.tool(state.tool)
     if row is None or spec is None or not (state.seals(spec) or spec.can_reconcile):

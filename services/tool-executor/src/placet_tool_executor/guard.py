@@ -56,6 +56,8 @@ def judge_start(message: ExecuteOperation | RetryOperation, facts: Facts, now_ms
         return Hold(f"there is no run {row.run_id}")
     if status in RUN_TERMINAL:
         return Refusal(_failure(Code.RUN_TERMINAL, f"the run is {status}", ErrorClass.CANCELLED), run_ended=True)
+    if status == "suspended":  # what it has released is under way, and then it is not suspended
+        return Hold("the run waits for people and has released nothing")
     approval = _approval(row, facts, now_ms)
     if isinstance(approval, Hold | Refusal):
         return approval

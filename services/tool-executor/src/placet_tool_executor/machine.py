@@ -17,7 +17,7 @@ from placet.canonical import canonical_text
 from placet.errors import Certainty, Code, ErrorClass, Failure, TerminalError
 from placet.facts import Facts
 from placet.instants import Instant
-from placet.machine import Effect, Invoke, Receipt, Reply, Transition, absorb, move, refuse
+from placet.machine import Effect, Invoke, Receipt, Reply, Transition, absorb, move, not_yet, refuse
 from placet.messages import (
     OPERATION,
     RUN,
@@ -162,7 +162,7 @@ def _retry(state: OperationState, message: RetryOperation, facts: Facts, now_ms:
     if state.status != "waiting" or message.attempt != state.n + 1 or message.request_id != state.request_id:
         return absorb(f"attempt {message.attempt} is not due: the operation is {state.status} at attempt {state.n}")
     if now_ms < state.due_ms:
-        return absorb("the back-off is not over")
+        return not_yet(state, message, state.due_ms)
     verdict = judge_start(message, facts, now_ms)
     match verdict:
         case Hold():
@@ -281,7 +281,7 @@ def _lease_ended(
     if not under_way or message.attempt != state.n or (of_probe and message.probe != state.probe):
         return absorb(f"that lease is settled: the operation is {state.status} at attempt {state.n}")
     if not state.believed_lost(now_ms, facts.incarnation):
-        return absorb("the lease has not ended")
+        return not_yet(state, message, state.lease_until_ms)
     if of_probe:
         return probe_again(state, _unknown("whoever probed it did not report back"), facts, now_ms)
     end = attempt_ended(state, "unknown", now_ms, None)
