@@ -90,10 +90,10 @@ class FakeApplication:
     policy_version: str = "p1"
     asked: list[tuple[Boundary, Subject]] = field(default_factory=list)
 
-    def team(self, name: str) -> TeamSpec | None:
+    def team_spec(self, name: str) -> TeamSpec | None:
         return self.teams.get(name)
 
-    def tool(self, name: str) -> ToolSpec | None:
+    def tool_spec(self, name: str) -> ToolSpec | None:
         return self.tools.get(name)
 
     def validate_input(self, tool: str, raw_input: dict[str, Any]) -> dict[str, Any] | Failure:

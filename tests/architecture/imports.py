@@ -14,7 +14,7 @@ FOLDERS = {"runtime", "adapters", "client", "cli"}
 ONLY_IN = {"rfc8785": "placet.canonical"}
 """A library that one flat file may import beside pydantic."""
 CONCURRENCY = {"asyncio", "anyio", "trio", "threading", "concurrent", "multiprocessing"}
-CONCURRENCY_IN = {"placet.runtime.process", "placet.runtime.invoker", "placet.runtime.tools"}
+CONCURRENCY_IN = {f"placet.runtime.{name}" for name in ("process", "invoker", "tools", "service", "probes")}
 """The files of the runtime that know how things run at once; all others await ports only."""
 TELEMETRY = {"structlog", "opentelemetry", "prometheus_client"}
 FAMILIES = ({"sqlalchemy", "alembic"}, {"pydantic_ai", "openai", "anthropic"}, {"aio_pika", "aiormq", "pamqp"})

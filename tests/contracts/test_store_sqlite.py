@@ -33,9 +33,9 @@ class TestSqliteStore(StoreContract):
         shutil.copyfile(empty_database, self.path)
 
     async def make(self, clock):
-        self.clock = clock
+        self.time = clock
         return await SqliteStore.open(self.path, clock=clock)
 
     async def reopen(self, store):
         await store.close()
-        return await SqliteStore.open(self.path, clock=self.clock)
+        return await SqliteStore.open(self.path, clock=self.time)

@@ -74,6 +74,10 @@ rows = some.one_of(
 )
 
 
+async def _next_due(store):
+    return await store.next_due_ms()
+
+
 class StoresAgree(RuleBasedStateMachine):
     """Every step is done to both."""
 
@@ -160,7 +164,7 @@ class StoresAgree(RuleBasedStateMachine):
     def they_keep_the_same(self) -> None:
         if not hasattr(self, "sqlite"):
             return
-        self.both(lambda store: store.next_due_ms())
+        self.both(_next_due)
         self.both(lambda store: store.load(PLACES, []))
         assert self.memory.snapshot() == self.kept_in_sqlite()
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from placet.ids import Address
 from placet.instants import Instant
@@ -12,6 +12,7 @@ from placet.requests import create_request
 from placet.rows import (
     AttemptEndRow,
     AttemptRow,
+    AuditLeafRow,
     DecisionAttemptRow,
     OperationRow,
     OutcomeRow,
@@ -25,6 +26,8 @@ from placet.rows import (
 )
 from placet.runtime.ports import DeadLetter, JournalEntry, OutboxRow, StateWrite, Unit
 from tests.builders import ALICE, RUN_ID, T0, TENANT
+
+R = TypeVar("R", bound=Row)
 
 HASH = "5" * 64
 REQUEST, OPERATION_ID, THREAD_ID = "apr_1", "op_1", "task:one"
@@ -151,11 +154,11 @@ def request(run_id: str = RUN_ID, call_id: str = "call_1.1", tenant: str = TENAN
     return RequestRow(tenant=tenant, run_id=run_id, request=made)
 
 
-def _fact(kind: Callable[..., Row], defaults: dict[str, Any], changes: dict[str, Any]) -> Row:
+def _fact(kind: type[R], defaults: dict[str, Any], changes: dict[str, Any]) -> R:
     return kind(**{"tenant": TENANT, "run_id": RUN_ID, **defaults, **changes})
 
 
-def vote(person_id: str = "alice", decision_id: str = "dec_1", **changes: Any) -> Row:
+def vote(person_id: str = "alice", decision_id: str = "dec_1", **changes: Any) -> VoteRow:
     """One person's voice."""
     defaults = {
         "request_id": REQUEST,
@@ -171,7 +174,7 @@ def vote(person_id: str = "alice", decision_id: str = "dec_1", **changes: Any) -
     return _fact(VoteRow, defaults, changes)
 
 
-def outcome(word: str = "approved", **changes: Any) -> Row:
+def outcome(word: str = "approved", **changes: Any) -> OutcomeRow:
     """The one answer."""
     defaults = {
         "request_id": REQUEST,
@@ -186,13 +189,13 @@ def outcome(word: str = "approved", **changes: Any) -> Row:
     return _fact(OutcomeRow, defaults, changes)
 
 
-def revocation(**changes: Any) -> Row:
+def revocation(**changes: Any) -> RevocationRow:
     """An approval taken back."""
     defaults = {"request_id": REQUEST, "revoked_by": "bob", "reason": "wrong one", "revoked_at_ms": T0}
     return _fact(RevocationRow, defaults, changes)
 
 
-def decision_attempt(n: int = 1, decision_id: str = "dec_1", **changes: Any) -> Row:
+def decision_attempt(n: int = 1, decision_id: str = "dec_1", **changes: Any) -> DecisionAttemptRow:
     """An answer given."""
     defaults = {
         "request_id": REQUEST,
@@ -207,7 +210,7 @@ def decision_attempt(n: int = 1, decision_id: str = "dec_1", **changes: Any) -> 
     return _fact(DecisionAttemptRow, defaults, changes)
 
 
-def operation(operation_id: str = OPERATION_ID, **changes: Any) -> Row:
+def operation(operation_id: str = OPERATION_ID, **changes: Any) -> OperationRow:
     """A sealed proposal."""
     defaults = {
         "operation_id": operation_id,
@@ -235,7 +238,7 @@ def operation(operation_id: str = OPERATION_ID, **changes: Any) -> Row:
     return _fact(OperationRow, defaults, changes)
 
 
-def attempt(n: int = 1, **changes: Any) -> Row:
+def attempt(n: int = 1, **changes: Any) -> AttemptRow:
     """A try that is open."""
     defaults = {
         "operation_id": OPERATION_ID,
@@ -249,7 +252,7 @@ def attempt(n: int = 1, **changes: Any) -> Row:
     return _fact(AttemptRow, defaults, changes)
 
 
-def attempt_end(n: int = 1, ended: str = "succeeded", **changes: Any) -> Row:
+def attempt_end(n: int = 1, ended: str = "succeeded", **changes: Any) -> AttemptEndRow:
     """The end of a try."""
     defaults = {
         "operation_id": OPERATION_ID,
@@ -261,7 +264,7 @@ def attempt_end(n: int = 1, ended: str = "succeeded", **changes: Any) -> Row:
     return _fact(AttemptEndRow, defaults, changes)
 
 
-def retry(attempt_n: int = 1, **changes: Any) -> Row:
+def retry(attempt_n: int = 1, **changes: Any) -> RetryRow:
     """A retry decision."""
     defaults = {
         "machine": OPERATION,
@@ -275,7 +278,7 @@ def retry(attempt_n: int = 1, **changes: Any) -> Row:
     return _fact(RetryRow, defaults, changes)
 
 
-def said(n: int = 1, **changes: Any) -> Row:
+def said(n: int = 1, **changes: Any) -> ThreadMessageRow:
     """A line of a conversation."""
     defaults = {
         "thread_id": THREAD_ID,
@@ -287,7 +290,7 @@ def said(n: int = 1, **changes: Any) -> Row:
     return _fact(ThreadMessageRow, defaults, changes)
 
 
-def leaf(seq: int = 1, run_id: str = RUN_ID, tenant: str = TENANT) -> Row:
+def leaf(seq: int = 1, run_id: str = RUN_ID, tenant: str = TENANT) -> AuditLeafRow:
     """A link of the audit chain."""
     return audit_leaf(
         tenant=tenant,

@@ -61,7 +61,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def ran(tool: str, operation_id: str = "op_1", **tool_input: Any) -> ToolOutcome:
     checked = app.validate_input(tool, tool_input)
     assert not isinstance(checked, Failure), checked
-    spec = app.tool(tool)
+    spec = app.tool_spec(tool)
     assert spec is not None
     return await ToolRunner(app).run(
         RunTool(
@@ -302,7 +302,7 @@ async def test_the_model_takes_the_version_that_the_task_names(repository: Path)
 
 def test_the_plan_is_one_task_that_says_what_the_goal_says() -> None:
     model = app.agents["releaser"].model
-    team = app.team("release")
+    team = app.team_spec("release")
     assert isinstance(model, Script)
     assert team is not None
     reply = model.answer("plan", [UserText(text="Cut the release v3.0.0")])
@@ -322,7 +322,7 @@ async def test_the_model_publishes_nothing_when_the_tag_was_refused(repository: 
 
 def test_the_tag_is_asked_about_in_a_sentence_and_nothing_else_is() -> None:
     def judged(tool: str, **tool_input: Any) -> Any:
-        spec = app.tool(tool)
+        spec = app.tool_spec(tool)
         assert spec is not None
         subject = CallSubject(
             run_id="r",

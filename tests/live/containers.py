@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.live.kinds import MANAGEMENT_PORT, NAMES, Kind, MissingServerError
-from tests.live.processes import LOOPBACK, free_port
 from tests.live.probes import answers
+from tests.live.processes import LOOPBACK, free_port
 from tests.live.rabbitmq_server import SETTLE_S, Management
 
 PING_TIMEOUT_S = 3
@@ -21,11 +21,11 @@ PASSWORD = "placet"
 @lru_cache(maxsize=1)
 def docker_is_away() -> str:
     """Why there is no Docker daemon for us; empty when one answers."""
-    import docker
+    from docker.client import DockerClient
     from docker.errors import DockerException
 
     try:
-        client = docker.from_env(timeout=PING_TIMEOUT_S)
+        client = DockerClient.from_env(timeout=PING_TIMEOUT_S)
         try:
             client.ping()
         finally:

@@ -1,4 +1,4 @@
-"""Decides how a private PostgreSQL is run: everybody trusted, C collation, and fast rather than safe from power cuts."""
+"""Decides how a private PostgreSQL is run: everybody trusted, and fast rather than safe from power cuts."""
 
 from __future__ import annotations
 

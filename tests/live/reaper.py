@@ -7,6 +7,7 @@ file `*/container` with its id. Standard library only: it must start in no time 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shutil
@@ -57,10 +58,8 @@ def family(pid: int) -> list[int]:
 def send_signal(pids: list[int], number: signal.Signals) -> None:
     """To each that still is there."""
     for pid in pids:
-        try:
+        with contextlib.suppress(ProcessLookupError):  # ended meanwhile, which is as good
             os.kill(pid, number)
-        except ProcessLookupError:
-            pass  # ended meanwhile, which is as good
 
 
 def _wait_for_end(pid: int) -> None:

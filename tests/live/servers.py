@@ -1,8 +1,8 @@
-"""Decides where real servers come from: given addresses, containers, private processes, an installation; in this order.
+"""Decides where real servers come from: given addresses, containers, private processes, an installation; in order.
 
-One server of a kind serves the whole run, all its test processes included: whoever needs it first starts it, notes it in
-the run's folder, and the reaper ends it with the run. A server that a test may harm is one of its own and preferably a
-process, which starts quicker and can be killed more exactly.
+One server of a kind serves the whole run, all its test processes included: whoever needs it first starts it and notes
+it in the run's folder, and the reaper ends it with the run. A server that a test may harm is one of its own, preferably
+a process, which starts quicker and can be killed more exactly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from tests.live import reaper
@@ -28,7 +28,7 @@ from tests.live.packages import install, may_not_install
 from tests.live.postgres_server import PrivatePostgres
 from tests.live.probes import answers
 from tests.live.processes import PrivateServer
-from tests.live.rabbitmq_server import Management, PrivateRabbitMQ
+from tests.live.rabbitmq_server import Management, PrivateCluster, PrivateRabbitMQ
 from tests.live.redis_server import PrivateRedis
 
 SOURCES = ("addresses", "containers", "processes", "install")
@@ -36,6 +36,7 @@ SOURCES_VARIABLE = "PLACET_TEST_SERVERS"
 """Restricts where servers may come from: some of SOURCES, separated by commas, in the order to be tried."""
 
 OwnServer = PrivateServer | ContainerServer
+Started = TypeVar("Started", PrivateServer, ContainerServer, PrivateCluster, OwnServer)
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ class Home:
         self.owner = owner or os.getpid()
         self.folder = Path(tempfile.gettempdir(), f"placet-live-{name or f'{self.owner}-{os.urandom(4).hex()}'}")
         self._numbers = count(1)
+        self._kept: list[object] = []
+        """What was started: forgotten processes are warned about."""
         # Servers run as other users than the tests and must be able to pass through.
         self.folder.mkdir(mode=0o755, exist_ok=True)
         if self.folder.stat().st_uid != os.geteuid():
@@ -71,7 +74,7 @@ class Home:
             if not (self.folder / "reaper").exists():
                 (self.folder / "reaper").touch()
                 command = (sys.executable, "-I", reaper.__file__, str(self.owner), str(self.folder))
-                subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+                self._kept.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True))
 
     def __enter__(self) -> Home:
         return self
@@ -131,6 +134,16 @@ class Home:
         }
         return self._first(kind, [source for source in tries if source in allowed_sources()], tries)
 
+    def cluster(self, nodes: int = 3) -> PrivateCluster:
+        """A started cluster of brokers that nobody else uses; as processes only. Whoever asked closes it."""
+        where = self.place("cluster")
+        try:
+            cluster = PrivateCluster(where, nodes)
+        except MissingServerError:
+            self._install(Kind.RABBITMQ)
+            cluster = PrivateCluster(where, nodes)
+        return self._start(cluster)
+
     def place(self, name: str) -> Path:
         """A fresh folder name for a server that a test makes by itself, with options of its own."""
         return self._place(f"own-{name}-{os.getpid()}-{next(self._numbers)}")
@@ -138,13 +151,15 @@ class Home:
     # ── how ────────────────────────────────────────────────────────────────────────────
 
     def _first(self, kind: Kind, sources: list[str], tries: dict[str, Callable[[Kind], Any]]) -> Any:
+        names = NAMES[kind]
         told = []
         for source in sources:
             try:
                 return tries[source](kind)
             except MissingServerError as error:
+                if source == "addresses" and os.environ.get(names.variable):
+                    raise  # whoever gave an address wants that server and no other
                 told.append(f"  {source}: {error}")
-        names = NAMES[kind]
         raise MissingServerError(
             f"no {kind} for the live tests. Tried:\n" + "\n".join(told) + "\n"
             f"Give an address in {names.variable}, start Docker, or install {' '.join(names.packages)} "
@@ -163,12 +178,13 @@ class Home:
     def _place(self, name: str) -> Path:
         return self.folder / name
 
-    def _start(self, server: OwnServer) -> OwnServer:
+    def _start(self, server: Started) -> Started:
         try:
             server.start()
         except BaseException:
             server.close()
             raise
+        self._kept.append(server)
         return server
 
     def _install(self, kind: Kind) -> None:

@@ -95,7 +95,9 @@ async def test_a_message_for_a_machine_elsewhere_becomes_an_outbox_row(store: In
     assert await status(store, FOLLOWER) is None
 
 
-async def test_a_timer_is_an_outbox_row_also_for_a_machine_hosted_here(store: InterferingStore, clock: SetClock) -> None:
+async def test_a_timer_is_an_outbox_row_also_for_a_machine_hosted_here(
+    store: InterferingStore, clock: SetClock
+) -> None:
     await engine(store).process(delivered(submit("one", timeout_ms=500)))
     assert await store.claim_due(10, 1_000) == []
     clock.at_ms += 500
@@ -263,3 +265,21 @@ async def test_a_store_that_fails_tells_nobody_anything(store: InterferingStore)
     store.commit = away  # type: ignore[method-assign]
     with pytest.raises(RetryableError):
         await engine(store).process(delivered(submit("one")))
+
+
+async def test_what_was_committed_before_the_store_failed_is_acted_upon_and_the_rest_comes_again(
+    store: InterferingStore,
+) -> None:
+    store.interfering.append(a_step(COUNTER, 1))
+    commits = store.commit
+
+    async def once(units: Sequence[Unit]) -> Sequence[CommitResult]:
+        if store.commits:
+            raise RetryableError(Code.STORE_UNAVAILABLE, "away")
+        return await commits(units)
+
+    store.commit = once  # type: ignore[method-assign]
+    (mine, other) = delivered(submit("one"), submit("other", run_id="run-2"))
+    settlement = await engine(store).process([mine, other])
+    assert (settlement.done, settlement.back) == ([other], [mine])
+    assert len(settlement.activities) == 1, "or the call would be looked for only when its lease ends"

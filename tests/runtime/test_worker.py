@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 
 import pytest
@@ -13,7 +13,7 @@ from placet.errors import Code, RetryableError
 from placet.instants import Instant
 from placet.messages import APPROVAL, RUN, THREAD, DecideApproval, Envelope
 from placet.runtime.engine import Engine
-from placet.runtime.ports import CommitResult, Delivery, Unit
+from placet.runtime.ports import CommitResult, Delivery, Mark, Unit
 from placet.runtime.worker import Worker
 from placet.values import Principal, PrincipalKind
 from tests.runtime.toy import TOYS, NoApplication, submit
@@ -73,8 +73,8 @@ class RecordingPorts:
         self.record.events.append(f"claim {','.join(keys)}")
         return [self.grants for _ in keys]
 
-    async def finish(self, keys: Sequence[str], nonce: str) -> None:
-        self.record.events.append(f"finish {','.join(keys)}")
+    async def finish(self, marks: Mapping[str, Mark], nonce: str) -> None:
+        self.record.events.append(f"finish {','.join(f'{key} {mark}' for key, mark in marks.items())}")
 
 
 def worker(ports: RecordingPorts, store: RecordingStore, *, referee: bool = False) -> Worker:
@@ -122,7 +122,7 @@ async def test_the_referee_is_asked_before_anything_is_loaded_and_told_after_the
     record = Record()
     ports = RecordingPorts(record, decision())
     await worker(ports, RecordingStore(record), referee=True).turn()
-    assert record.events == ["claim apr_1", "settle 1 done 0 back", "start 0", "finish apr_1"]
+    assert record.events == ["claim acme/run-1/apr_1", "settle 1 done 0 back", "start 0", "finish acme/run-1/apr_1 free"]
 
 
 async def test_a_decision_that_somebody_else_is_deciding_is_told_to_ask_again_and_never_that_it_lost() -> None:
@@ -144,4 +144,4 @@ async def test_a_decision_that_nobody_waits_for_goes_on_to_the_facts_whatever_th
     await worker(ports, store, referee=True).turn()
     assert "commit" not in record.events  # the toy absorbs it; it was not answered as busy
     assert ports.told == []
-    assert record.events[:2] == ["claim apr_1", "settle 1 done 0 back"]
+    assert record.events[:2] == ["claim acme/run-1/apr_1", "settle 1 done 0 back"]

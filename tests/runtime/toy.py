@@ -26,10 +26,10 @@ class NoApplication:
     version = "1"
     policy_version = "1"
 
-    def team(self, name: str) -> TeamSpec | None:
+    def team_spec(self, name: str) -> TeamSpec | None:
         return None
 
-    def tool(self, name: str) -> ToolSpec | None:
+    def tool_spec(self, name: str) -> ToolSpec | None:
         return None
 
     def validate_input(self, tool: str, raw_input: dict[str, Any]) -> dict[str, Any] | Failure:
@@ -59,9 +59,7 @@ class CounterMachine:
     def reads(self, message: Message) -> Sequence[FactKey]:
         return (FactKey(STATE, message.run_id, THREAD, "follower"),) if isinstance(message, CancelRun) else ()
 
-    def transition(
-        self, state: Counter | None, message: Message, facts: Facts, now_ms: Instant
-    ) -> Transition[Counter]:
+    def transition(self, state: Counter | None, message: Message, facts: Facts, now_ms: Instant) -> Transition[Counter]:
         if isinstance(message, CancelRun):
             status = facts.status(message.run_id, THREAD, "follower") or "nobody"
             before = Counter(tenant=message.tenant, run_id=message.run_id, status="") if state is None else state
@@ -128,7 +126,9 @@ class FollowerMachine:
         heard = () if state is None else state.heard
         if message.reason in heard:
             return absorb("heard")
-        return move(Follower(tenant=message.tenant, run_id=message.run_id, status="listening", heard=(*heard, message.reason)))
+        return move(
+            Follower(tenant=message.tenant, run_id=message.run_id, status="listening", heard=(*heard, message.reason))
+        )
 
 
 def submit(goal: str, *, run_id: str = "run-1", reply: bool = True, timeout_ms: int | None = None) -> Envelope:

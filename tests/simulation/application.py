@@ -95,10 +95,10 @@ class SimApplication:
     def policy_version(self) -> str:
         return "policy-1"
 
-    def team(self, name: str) -> TeamSpec | None:
+    def team_spec(self, name: str) -> TeamSpec | None:
         return TEAMS.get(name)
 
-    def tool(self, name: str) -> ToolSpec | None:
+    def tool_spec(self, name: str) -> ToolSpec | None:
         return self._tools.get(name)
 
     def validate_input(self, tool: str, raw_input: dict[str, Any]) -> dict[str, Any] | Failure:

@@ -48,6 +48,8 @@ class Broker:
         self.queues: dict[str, list[Parcel]] = {name: [] for name in QUEUES}
         self.on_the_way = 0
         self._dead: set[str] = set()
+        self._past: dict[str, Envelope] = {}
+        """Every message that ever travelled, by its id."""
         self.signals: dict[str, list[Signal]] = {name: [] for name in QUEUES}
 
     # ── sending ────────────────────────────────────────────────────────────────────────
@@ -76,7 +78,15 @@ class Broker:
         self._travel(row.destination, Parcel(envelope, None))
         return not self._faults.hits("unconfirmed")
 
+    def echo(self, random: Random) -> None:
+        """Every message that ever travelled comes once more, in any order, as from a broker that was restored."""
+        past = list(self._past.values())
+        random.shuffle(past)
+        for envelope in past:
+            self._arrive(queue_of(envelope.message), Parcel(envelope, None))
+
     def _travel(self, queue: str, parcel: Parcel) -> None:
+        self._past[parcel.envelope.id] = parcel.envelope
         for _ in range(2 if self._faults.hits("repeated") else 1):
             if self._faults.hits("delayed"):
                 self.later(queue, parcel, self._faults.between("delayed", 1, DELAY_MS_MAX))

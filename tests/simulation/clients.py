@@ -210,7 +210,7 @@ class Clients:
         """Somebody on the broker sends internal messages that are not true."""
         world = self._world
         while not world.faults.healed:
-            await world.scheduler.sleep(self._random.randint(20, 3_000))
+            await world.scheduler.sleep(self._random.randint(20, 1_000))
             if not world.faults.hits("forged"):
                 continue
             forged = self._forged()

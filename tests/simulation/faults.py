@@ -67,7 +67,7 @@ _PER_STEP = {"crash": 0.1, "shutdown": 0.05, "freeze": 0.05, "crash_all": 0.01}
 
 
 class Faults:
-    """The faults of one seed."""
+    """The faults of one seed; or those named by `only`, each as often as it can be."""
 
     def __init__(
         self,
@@ -83,9 +83,11 @@ class Faults:
         share = {"calm": 0.0, "few": 0.15, "many": 0.45, "storm": 1.0}[self.temper]
         self.rates: dict[str, float] = {}
         for name in FAULTS:
-            often = name.startswith(("tool_", "model_", "probe_", "result_"))
-            chosen, rate = random.random() < share, random.choice(_OFTEN if often else _SELDOM)
-            if (chosen if only is None else name in only) and name not in without:
+            rates = _OFTEN if name.startswith(("tool_", "model_", "probe_", "result_")) else _SELDOM
+            chosen, rate = random.random() < share, random.choice(rates)
+            if only is not None:
+                chosen, rate = name in only, rates[-1]
+            if chosen and name not in without:
                 self.rates[name] = rate * _PER_STEP.get(name, 1.0)
         self.counts: Counter[str] = Counter()
         self._streams: dict[str, Random] = {}

@@ -44,6 +44,10 @@ TERMINAL = {RUN: RUN_TERMINAL, OPERATION: OPERATION_TERMINAL, APPROVAL: APPROVAL
 REPEATABLE = ("approval.decide", "approval.request", "approval.revoke")
 """Whoever asks again is answered again, in a step of its own: those are moves that decide nothing anew."""
 
+TIMERS = frozenset(
+    ("approval.expire", "operation.lease_ended", "operation.probe", "operation.retry", "run.timed_out")
+) | {"turn.lease_ended", "turn.retry"}
+"""What comes again when it comes before its time, in a step that changes nothing."""
 MADE_UP = "forged-"
 """How the ids of messages begin that somebody made up: those may be parked."""
 IN_FLIGHT = {OPERATION: {"started", "waiting", "reconciling"}, THREAD: {"calling", "waiting"}}
@@ -186,23 +190,26 @@ class Ledger:
             self._history.sometimes["a late result was taken"] += 1
         if message["type"] == "operation.done":
             self.done[message["operation_id"]] = message
-        sent = self.sent.get(entry.message_id)
-        early_ms = 0 if sent is None else sent.not_before_ms - entry.at_ms
-        if early_ms > 0 and not (self._exclusive and message["type"] in LEASE_TYPES):
-            self._early(entry, message["type"], early_ms)
-        elif message["type"] not in REPEATABLE:
+        kind = message["type"]
+        if kind in TIMERS and self._came_early(entry):
+            self._history.sometimes["a timer came early, and came again"] += 1
+        elif kind not in REPEATABLE:
             self.applied[entry.address, entry.message_id] += 1
             times = self.applied[entry.address, entry.message_id]
-            if message["type"] == "approval.decided" and message["request_id"] in self.revocations:
+            if kind == "approval.decided" and message["request_id"] in self.revocations:
                 times -= 1  # the same word brings other news once the approval was taken back
-            self._check(times <= 1, "I17", f"{message['type']} {entry.message_id} was applied {times} times")
+            self._check(times <= 1, "I17", f"{kind} {entry.message_id} was applied {times} times")
 
-    def _early(self, entry: JournalEntry, name: str, early_ms: int) -> None:
-        """A timer whose time is not there, as when the clock has gone back, comes again and does nothing else."""
-        self._history.sometimes["a timer came early, and came again"] += 1
+    def _came_early(self, entry: JournalEntry) -> bool:
+        """Whether a timer came before its time, so that it may have changed nothing; forged ones may be such."""
+        sent = self.sent.get(entry.message_id)
+        if sent is not None and (entry.at_ms >= sent.not_before_ms or (self._exclusive and sent.type in LEASE_TYPES)):
+            return False
         before, now = self._before.get(entry.address), self.states[entry.address]
-        if before is not None and now.version == before.version + 1:
-            self._check(before.body == now.body, "I18", f"{name} fired {early_ms} ms early")
+        if sent is not None and before is not None and now.version == before.version + 1:
+            early_ms = sent.not_before_ms - entry.at_ms
+            self._check(now.body == before.body, "I18", f"{sent.type} fired {early_ms} ms early")
+        return True
 
     # ── one row ────────────────────────────────────────────────────────────────────────
 
@@ -308,7 +315,7 @@ class Ledger:
             self._check(words[word] >= 1, "I4", f"{row.request_id} {row.outcome} by {dict(words)}")
         elif row.outcome == "expired":
             expires = request.expires_at_ms
-            self._check(expires is not None and now_ms >= expires, "I18", f"{row.request_id} expired early")
+            self._check(expires is not None and row.decided_at_ms >= expires, "I18", f"{row.request_id} expired early")
         self.outcomes[row.request_id] = row
 
     def _operation(self, row: OperationRow) -> None:
@@ -347,7 +354,9 @@ class Ledger:
         if retry is not None:
             due_ms = retry.decided_at_ms + json.loads(retry.decision_text)["delay_ms"]
             self._check(
-                now_ms >= due_ms, "I27", f"attempt {row.n} of {row.operation_id} started {due_ms - now_ms} ms early"
+                row.started_at_ms >= due_ms,
+                "I27",
+                f"attempt {row.n} of {row.operation_id} started {due_ms - row.started_at_ms} ms early",
             )
 
     def _authority(self, operation: OperationRow, now_ms: int) -> None:

@@ -70,6 +70,8 @@ class Outside:
         self._seen: dict[str, ToolOutcome] = {}
         self.settled: set[str] = set()
         """Operations of which a person has said what happened: nothing of them can arrive any more."""
+        self.owners_ended_ms: list[int] = []
+        """When each exclusive owner of the store, by its incarnation from 1, was known to be dead."""
 
     # ── a tool's run, as its code does it ──────────────────────────────────────────────
 
@@ -136,12 +138,17 @@ class Outside:
         return outcome
 
     def _is_too_late(self, activity: RunTool) -> bool:
-        """What these classes are promised: nothing arrives after lease and quiescence, nor after a person has said."""
+        """What these classes are promised: nothing arrives later than their quiescence after the sender is gone, that
+        is, known to be dead or past its lease; nor after a person has said.
+        """
         if activity.operation_id in self.settled:
             return True
         attempts = self._ledger.attempts.get(activity.operation_id, [])
-        lease_ms = next((a.lease_until_ms for a in attempts if a.n == activity.attempt), None)
-        return lease_ms is not None and self._store_now_ms() >= lease_ms + QUIESCENCE_MS
+        row = next((a for a in attempts if a.n == activity.attempt), None)
+        if row is None:
+            return False
+        gone_ms = min([row.lease_until_ms, *self.owners_ended_ms[row.incarnation - 1 : row.incarnation]])
+        return self._store_now_ms() >= gone_ms + QUIESCENCE_MS
 
     def _check(self, activity: RunTool) -> None:
         history, operation = self._history, self._ledger.operations.get(activity.operation_id)

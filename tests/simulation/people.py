@@ -95,7 +95,7 @@ class People:
             after_ms=random.randint(1, after_ms_max) if exactly_ms is None else exactly_ms,
             person=person,
             word=word,
-            decision_id=f"d-{request.request_id[-8:]}-{person}-{random.randint(0, 9_999)}",
+            decision_id=f"d-{request.request_id[-8:]}-{person}-{random.getrandbits(40):x}",
             hash_text=hash_text,
             kind=kind,
             times=times,

@@ -6,7 +6,7 @@ write. A process that dies loses what it had in hand; what it had sent arrives a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from placet.runtime.ports import (
     Fate,
     JournalEntry,
     Loaded,
+    Mark,
     Models,
     OutboxRow,
     Store,
@@ -174,10 +175,10 @@ class SimArbiter:
         self._claims[key] = (nonce, now_ms + 3_000)
         return True
 
-    async def finish(self, keys: Sequence[str], nonce: str) -> None:
+    async def finish(self, marks: Mapping[str, Mark], nonce: str) -> None:
         """As ports.Arbiter."""
         await self._scheduler.pause()
-        for key in keys:
+        for key in marks:
             if self._claims.get(key, ("", 0))[0] == nonce:
                 del self._claims[key]
 

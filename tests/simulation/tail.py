@@ -5,9 +5,12 @@ A run in which nothing failed but nothing was finished either is no success: pro
 
 from __future__ import annotations
 
+from random import Random
 from typing import TYPE_CHECKING
 
+from placet.messages import APPROVAL
 from placet.requests import ApprovalRequest
+from tests.simulation.ledger import TERMINAL
 from tests.simulation.scheduler import START_MS
 
 if TYPE_CHECKING:
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
 
 ROUNDS_MAX = 80
 """Questions come one after another; a run that is asked about more often than this never ends."""
+ECHO_EVERY = 3
 HORIZON_MS = 6 * 3_600_000
 
 
@@ -39,6 +43,27 @@ class Tail:
             world.history.violate("I28", f"still unfinished after {ROUNDS_MAX} rounds: {world.checker.unfinished()}")
             return
         self._drain()
+        if world.seed % ECHO_EVERY == 0 and not world.history.violations:
+            self._echo()
+
+    def _echo(self) -> None:
+        """A week later every message comes once more: nothing that has ended changes, and no effect happens again."""
+        world = self._world
+        before = {address: (write.status, write.body) for address, write in world.ledger.states.items()}
+        effects = sum(map(len, world.outside.effects.values()))
+        world.history.note("echo", "every message comes once more")
+        world.broker.echo(Random(f"{world.seed}/echo"))
+        if not self._until_rest():
+            return
+        for address, (status, body) in before.items():
+            now = world.ledger.states[address]
+            same = now.status == status and (address.machine == APPROVAL or now.body == body)
+            world.history.check(same, "I17", f"an echo changed {address.text()} from {status} to {now.status}")
+        again = sum(map(len, world.outside.effects.values())) - effects
+        world.history.check(again == 0, "I12", f"{again} effects happened in an echo")
+        for address in sorted(world.ledger.states.keys() - before.keys()):
+            status = world.ledger.states[address].status
+            world.history.check(status in TERMINAL[address.machine], "I17", f"an echo began {address.text()}: {status}")
 
     def _until_rest(self) -> bool:
         """Step until nothing happens by itself before the clock moves. False when something was violated."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from itertools import count
 
 import pytest
@@ -99,13 +100,16 @@ def undisturbed_or_torn_down(seed: int, after_commit: int | None) -> tuple[Repor
         asked[f"{activity.thread_id}/{activity.turn}"] += 1
         return await call(activity, conversation)
 
+    def dying(process, task):
+        process.die()
+
     def struck(unit, now_ms):
         committed(unit, now_ms)
         if world.ledger.commits == after_commit:
             for process in world.processes:
                 assert process.group is not None
                 process.group.countdown = 1
-                process.group.on_countdown = lambda task, process=process: process.die()
+                process.group.on_countdown = partial(dying, process)
 
     world.models.call = counted  # type: ignore[method-assign]
     world.ledger.committed = struck  # type: ignore[method-assign]

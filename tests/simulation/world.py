@@ -99,6 +99,7 @@ class World:
     def open_store(self) -> None:
         """A process becomes the store's exclusive owner: whatever another had in hand is dead."""
         self.store.restart()
+        self.outside.owners_ended_ms.append(self.clock.now_ms())
 
     def application(self) -> SimApplication:
         """The application as a process that starts now is deployed with."""
@@ -172,7 +173,7 @@ class World:
         )
 
     def _recur(self, name: str, strike: object) -> None:
-        delay_ms = self.faults.between(name, 500, 60_000)
+        delay_ms = self.faults.between(name, 500, int(6_000 / self.faults.rates[name]))
 
         def again() -> None:
             if not self.faults.healed:

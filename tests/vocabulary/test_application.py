@@ -34,7 +34,7 @@ def test_a_tool_is_described_by_its_signature_and_docstring() -> None:
     async def tag_exists(ctx: ToolContext, name: str) -> Executed:
         return Executed(name)
 
-    spec = app.tool("create_tag")
+    spec = app.tool_spec("create_tag")
     assert spec is not None
     assert (spec.effect, spec.consequential, spec.timeout_ms) == (EffectClass.RECONCILABLE, True, 1_500)
     assert (spec.retry, spec.quiescence_ms, spec.can_reconcile, spec.can_seal) == (
@@ -58,7 +58,7 @@ def test_a_tool_is_described_by_its_signature_and_docstring() -> None:
 
 
 def test_a_tool_without_a_version_gets_one_from_name_and_schema() -> None:
-    first, again = with_deploy().tool("deploy"), with_deploy().tool("deploy")
+    first, again = with_deploy().tool_spec("deploy"), with_deploy().tool_spec("deploy")
     assert first is not None
     assert again is not None
     assert first.version == again.version
@@ -68,7 +68,7 @@ def test_a_tool_without_a_version_gets_one_from_name_and_schema() -> None:
     def deploy(ctx: ToolContext, env: str = "production") -> str:
         return env
 
-    other = app.tool("deploy")
+    other = app.tool_spec("deploy")
     assert other is not None
     assert other.version != first.version
 
@@ -93,12 +93,12 @@ def test_a_team_knows_its_agents_tools_planner_and_round_gate() -> None:
     def pause(subject: object) -> bool:
         return True
 
-    team = app.team("ops")
+    team = app.team_spec("ops")
     assert team is not None
     assert [(agent.name, agent.tools) for agent in team.agents] == [("worker", ("deploy",))]
     assert (team.planner, team.tokens_max, team.round_gate) == ("lead", 1_000, True)
-    assert app.team("nobody") is None
-    assert app.tool("nothing") is None
+    assert app.team_spec("nobody") is None
+    assert app.tool_spec("nothing") is None
 
 
 def test_a_registered_tool_can_be_called_as_the_function_it_is() -> None:
@@ -198,7 +198,7 @@ def test_nothing_can_be_registered_once_the_application_was_asked() -> None:
     def tag(ctx: ToolContext) -> None: ...
 
     tag.reconcile(named("probe", lambda ctx: None))
-    assert app.tool("tag") is not None
+    assert app.tool_spec("tag") is not None
     late: list[Callable[[], object]] = [
         lambda: app.tool(effect="read_only")(fine),
         lambda: app.gate("plan")(named("gate", lambda subject: True)),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from placet import limits
 from placet.calls import EffectClass, ToolSpec
@@ -91,47 +91,29 @@ class App:
 
     # ── registering ────────────────────────────────────────────────────────────────────
 
-    @overload
-    def tool(self, name: str) -> ToolSpec | None: ...
-
-    @overload
     def tool(
         self,
         name: str | None = None,
         *,
-        effect: EffectName,
+        effect: EffectName | None = None,
         consequential: bool = False,
         timeout_s: float = limits.TOOL_TIMEOUT_MS / 1_000,
         version: str | None = None,
         retry: RetryPolicy | int = 1,
-        quiescence_s: float = 0,
-    ) -> Callable[[Callable[Concatenate[ToolContext, P], R]], Tool[P, R]]: ...
-
-    def tool(
-        self,
-        name: str | None = None,
-        *,
-        effect: str | None = None,
-        consequential: bool = False,
-        timeout_s: float = limits.TOOL_TIMEOUT_MS / 1_000,
-        version: str | None = None,
-        retry: RetryPolicy | int = 1,
-        quiescence_s: float = 0,
-    ) -> Any:
-        """`@app.tool(effect=…)` registers a function; `app.tool("name")` is what the rules know of one, or None.
+        quiescence_s: float | None = None,
+    ) -> Callable[[Callable[Concatenate[ToolContext, P], R]], Tool[P, R]]:
+        """`@app.tool(effect=…)` registers a function.
 
         `effect`: what may be done when the outcome is unknown (DESIGN §3). `consequential`: a person must agree, unless
         a gate for this very tool allows it. `version` names the behaviour of the tool; without it, it changes with name
-        and schema only. `retry`: a policy, or a number of attempts. `quiescence_s`: how long after a lost attempt its
-        effect may still arrive.
+        and schema only. `retry`: a policy, or a number of attempts. `quiescence_s`, for reconcilable tools: how long
+        after its worker is gone a request may still have its effect; without it, as long as `timeout_s`.
         """
-        if effect is None and isinstance(name, str):
-            return self._asked().specs.get(name)
         if not isinstance(effect, str) or effect not in list(EffectClass):
             raise invalid(f"write @app.tool(effect=…) with one of {', '.join(EffectClass)}, not {effect!r}")
 
-        def register(function: Callable[..., Any]) -> AnyTool:
-            made = make_tool(
+        def register(function: Callable[Concatenate[ToolContext, P], R]) -> Tool[P, R]:
+            made: Tool[P, R] = make_tool(
                 function,
                 self._ensure_open,
                 name=name,
@@ -204,10 +186,6 @@ class App:
         self._agents[name] = made
         return made
 
-    @overload
-    def team(self, name: str) -> TeamSpec | None: ...
-
-    @overload
     def team(
         self,
         name: str,
@@ -215,22 +193,9 @@ class App:
         agents: Sequence[Agent | str],
         planner: Agent | str | None = None,
         tokens_max: int | None = None,
-    ) -> TeamSpec: ...
-
-    def team(
-        self,
-        name: str,
-        *,
-        agents: Sequence[Agent | str] | None = None,
-        planner: Agent | str | None = None,
-        tokens_max: int | None = None,
-    ) -> TeamSpec | None:
-        """`app.team("name", agents=[…])` registers a team; `app.team("name")` is what the rules know of one, or None.
-
-        `planner` plans and sums up: by default the first agent. It may be an agent that is given no tasks.
+    ) -> TeamSpec:
+        """Register a team. `planner` plans and sums up: by default the first agent. It may be an agent that is given no tasks.
         """
-        if agents is None:
-            return self._asked().teams.get(name)
         check_name(name, "the name of a team")
         self._add("team", name, self._teams)
         members = names_of(agents, f"the agents of team {name!r}")
@@ -261,6 +226,14 @@ class App:
     def policy_version(self) -> str:
         """A digest over all gates (`policy.policy_version`)."""
         return self._asked().policy_version
+
+    def team_spec(self, name: str) -> TeamSpec | None:
+        """What the rules know of a team."""
+        return self._asked().teams.get(name)
+
+    def tool_spec(self, name: str) -> ToolSpec | None:
+        """What the rules know of a tool."""
+        return self._asked().specs.get(name)
 
     def validate_input(self, tool: str, raw_input: dict[str, Any]) -> dict[str, Any] | Failure:
         """The input as today's schema reads it, with defaults; TOOL_INPUT_INVALID; TOOL_UNKNOWN."""

@@ -35,7 +35,7 @@ class ToolSpec(Value):
     can_reconcile: bool = False
     can_seal: bool = False
     quiescence_ms: int = 0
-    """How long after the end of an attempt's lease a late request may still arrive at the tool's world."""
+    """How long after the worker of an attempt is gone its request may still have its effect."""
 
 
 class ToolCall(Value):

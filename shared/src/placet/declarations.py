@@ -128,7 +128,7 @@ def make_tool(
     timeout_s: float,
     version: str | None,
     retry: RetryPolicy | int,
-    quiescence_s: float,
+    quiescence_s: float | None,
 ) -> AnyTool:
     """The tool, or the first thing that is wrong with it."""
     own = name or str(getattr(function, "__name__", ""))
@@ -136,9 +136,9 @@ def make_tool(
         raise invalid(f"a tool cannot be called {own!r}: models take letters, digits, _ and -, at most 64")
     check_function(f"tool {own!r}", function)
     takes = ToolInput(own, function)
-    quiescence_ms = 0 if quiescence_s == 0 else duration_ms(quiescence_s, f"quiescence_s of tool {own!r}")
-    if quiescence_ms and effect != EffectClass.RECONCILABLE:
+    if quiescence_s is not None and effect != EffectClass.RECONCILABLE:
         raise invalid(f"tool {own!r} is {effect}: quiescence_s is for reconcilable tools")
+    timeout_ms = duration_ms(timeout_s, f"timeout_s of tool {own!r}")
     if type(consequential) is not bool:
         raise invalid(f"consequential of tool {own!r} is True or False, not {consequential!r}")
     spec = ToolSpec(
@@ -147,11 +147,18 @@ def make_tool(
         schema_digest=takes.schema_digest,
         effect=EffectClass(effect),
         consequential=consequential,
-        timeout_ms=duration_ms(timeout_s, f"timeout_s of tool {own!r}"),
+        timeout_ms=timeout_ms,
         retry=_retry_policy(retry, own),
-        quiescence_ms=quiescence_ms,
+        quiescence_ms=_quiescence_ms(own, effect, quiescence_s, timeout_ms),
     )
     return Tool(function, takes, spec, ensure_open)
+
+
+def _quiescence_ms(tool: str, effect: str, quiescence_s: float | None, timeout_ms: int) -> int:
+    """A tool that does not say is taken to be as slow as it may be."""
+    if effect != EffectClass.RECONCILABLE or quiescence_s == 0:
+        return 0
+    return timeout_ms if quiescence_s is None else duration_ms(quiescence_s, f"quiescence_s of tool {tool!r}")
 
 
 def make_agent(name: str, model: object, instructions: str, tools: Sequence[AnyTool | str]) -> Agent:

@@ -34,9 +34,9 @@ class Application(Protocol):
     @property
     def policy_version(self) -> str: ...
 
-    def team(self, name: str) -> TeamSpec | None: ...
+    def team_spec(self, name: str) -> TeamSpec | None: ...
 
-    def tool(self, name: str) -> ToolSpec | None: ...
+    def tool_spec(self, name: str) -> ToolSpec | None: ...
 
     def validate_input(self, tool: str, raw_input: dict[str, Any]) -> dict[str, Any] | Failure:
         """The input as today's schema reads it, with defaults, or TOOL_INPUT_INVALID."""
@@ -107,10 +107,10 @@ class Facts:
         return self._note(self._application.policy_version)
 
     def team(self, name: str) -> TeamSpec | None:
-        return self._note(self._application.team(name))
+        return self._note(self._application.team_spec(name))
 
     def tool(self, name: str) -> ToolSpec | None:
-        return self._note(self._application.tool(name))
+        return self._note(self._application.tool_spec(name))
 
     def validate_input(self, tool: str, raw_input: dict[str, Any]) -> dict[str, Any] | Failure:
         answer = self._application.validate_input(tool, raw_input)

@@ -22,7 +22,9 @@ class Value(BaseModel):
 Name = Annotated[
     str,
     StringConstraints(
-        min_length=1, max_length=limits.NAME_CHARS_MAX, pattern=r"^[^\x00-\x1f\x7f]*\S[^\x00-\x1f\x7f]*$"
+        min_length=1,
+        max_length=limits.NAME_CHARS_MAX,
+        pattern=r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$",  # NUL is no blank
     ),
 ]
 """A tool, agent, team, task or person: not blank, one line."""

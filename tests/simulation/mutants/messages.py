@@ -7,12 +7,16 @@ from itertools import count
 from typing import Any
 
 from placet.errors import InvariantError
-from placet.machine import move
+from placet.facts import Facts
+from placet.machine import absorb, move
 from placet.messages import OperationLeaseEnded, RequestApproval
 from placet.retries import RetryDecision
 from placet.runtime import fold as folding
+from placet.runtime.engine import Engine
 from placet.runtime.fold import Fold
+from placet.runtime.ports import CommitResult, Fate
 from placet.runtime.relay import CLAIM_MS, RELAY_MAX, Relay
+from placet.runtime.worker import Worker
 from placet_dispatcher import decisions as releasing
 from placet_dispatcher import draft as drafting
 from placet_dispatcher import machine as run
@@ -22,7 +26,7 @@ from placet_planner.machine import ThreadMachine
 from placet_tool_executor import doubt
 from placet_tool_executor import machine as operation
 from placet_tool_executor.machine import OperationMachine
-from tests.simulation.mutants.mutant import CERTAIN, PLAIN, around, changed, mutant, quiet, replace
+from tests.simulation.mutants.mutant import CERTAIN, PLAIN, RACES, around, changed, mutant, quiet, replace
 from tests.simulation.workload import TENANT
 
 mutant(
@@ -244,4 +248,80 @@ mutant(
     "expected I29",
     lambda: [around(operation, "executed", _wordless)],
     CERTAIN,
+)
+
+
+def _gone(state: Any, message: Any, due_ms: Any) -> Any:
+    return absorb("not yet")
+
+
+mutant(
+    "a timer that came too early is gone",
+    "I29",
+    lambda: [replace(operation, "not_yet", _gone), replace(thread, "not_yet", _gone), replace(doubt, "not_yet", _gone)],
+    PLAIN,
+    "clock_steps_back result_lost store_slow",
+    200,
+)
+
+
+async def _acknowledging_first(original: Any, worker: Any) -> Any:
+    inbox = worker._inbox
+    taken = await inbox.take(64)
+    await inbox.settle(taken, [])
+    worker._inbox = _Taken(inbox, taken)
+    try:
+        return await original(worker)
+    finally:
+        worker._inbox = inbox
+
+
+class _Taken:
+    """An inbox whose deliveries are acknowledged already."""
+
+    def __init__(self, inbox: Any, taken: Any) -> None:
+        self._inbox = inbox
+        self._given = taken
+
+    async def take(self, batch_max: int) -> Any:
+        return self._given
+
+    async def settle(self, done: Any, back: Any) -> None:
+        """Nothing is left to settle."""
+
+
+mutant(
+    "a message is acknowledged before its commit",
+    "I15 I28 I29 I30",
+    lambda: [around(Worker, "turn", _acknowledging_first)],
+    PLAIN,
+    "crash commit_fails",
+)
+
+
+async def _believing_itself(original: Any, engine: Any, deliveries: Any) -> Any:
+    return [(outcome, CommitResult(Fate.COMMITTED)) for outcome, _ in await original(engine, deliveries)]
+
+
+mutant(
+    "a unit that lost its race is taken for committed",
+    "I2 I5 I7 I15 I28 I29 I30",
+    lambda: [around(Engine, "_attempt", _believing_itself)],
+    RACES,
+    "requeued repeated store_slow",
+)
+
+
+def _busy_as_running(original: Any, facts: Any, *key: str) -> Any:
+    status = original(facts, *key)
+    return "running" if status == "suspended" else status
+
+
+mutant(
+    "what a waiting run has not released is started by anybody",
+    "I26",
+    lambda: [around(Facts, "status", _busy_as_running)],
+    quiet(gates=("ask",), moods=("plain",), approve=1.0),
+    "forged",
+    200,
 )

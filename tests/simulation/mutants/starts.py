@@ -26,8 +26,8 @@ mutant(
     "a start does not look for the approval",
     "I7",
     lambda: [replace(guard, "_approval", lambda *_: None)],
-    quiet(gates=("ask",), moods=("plain",)),
-    "forged",
+    quiet(gates=("ask", "allow"), moods=("plain",)),
+    "forged model_hangs",
 )
 mutant(
     "a revocation is not read",

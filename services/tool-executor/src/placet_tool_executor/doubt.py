@@ -48,8 +48,10 @@ def doubtful(
     spec = facts.tool(state.tool)
     if spec is None or not (unsure.seals(spec) or spec.can_reconcile):
         return ask(unsure, facts, now_ms, *effects)
-    # A dead worker's request may still be on its way, so that silence means "never" only once this time is over.
-    quiet_ms = later(state.lease_until_ms, spec.quiescence_ms)
+    # A request may still be on its way, so that silence means "never" only once this time is over. Whoever sent it is
+    # gone when its lease has ended, or at once where the whole process is known to be dead.
+    is_dead = facts.incarnation > state.incarnation
+    quiet_ms = later(now_ms if is_dead else state.lease_until_ms, spec.quiescence_ms)
     due_ms = now_ms if unsure.seals(spec) else quiet_ms
     return _probe_at(unsure, 1, due_ms, now_ms, *effects)
 

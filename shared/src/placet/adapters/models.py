@@ -78,7 +78,7 @@ class ModelCaller:
     async def call(self, activity: CallModel, conversation: Sequence[ChatMessage]) -> ModelReply:
         """The model's reply. Raises ActivityError with code MODEL_FAILED or MODEL_ANSWER_INVALID; never retries."""
         agent = self._app.agents.get(activity.agent)
-        team = self._app.team(activity.team)
+        team = self._app.team_spec(activity.team)
         if agent is None or team is None:
             what = f"there is no agent {activity.agent!r}" if agent is None else f"there is no team {activity.team!r}"
             raise _failed(what, ErrorClass.INVALID)

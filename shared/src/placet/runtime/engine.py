@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from placet import limits
 from placet.activities import Activity
-from placet.errors import Code
+from placet.errors import Code, RetryableError
 from placet.facts import Application
 from placet.instants import Instant
 from placet.runtime.fold import Fold, Machines, Outcome, dead_letter
@@ -24,6 +24,8 @@ class Settlement:
     activities: list[Activity] = field(default_factory=list)
     replies: list[tuple[str, str]] = field(default_factory=list)
     runs: set[str] = field(default_factory=set)
+    units: list[Unit] = field(default_factory=list)
+    """What was committed."""
     outbox_rows: int = 0
     dead_letters: int = 0
     conflicts: int = 0
@@ -38,14 +40,30 @@ class Engine:
         self._store = store
         self._hand_over = hand_over
 
+    def hand_over_no_more(self) -> None:
+        """From now on everything goes by the outbox, also what is for a machine hosted here: this process is ending."""
+        self._hand_over = False
+
     async def process(self, deliveries: Sequence[Delivery]) -> Settlement:
         """Load, fold and commit a batch.
 
         A unit that lost a race is loaded and folded again, three times at most, without its neighbours. One whose
         facts violate a constraint is tried message by message; a message that does so alone is parked.
         Raises RetryableError when the store is away or the commit's outcome is unknown: deliver everything again.
+        If a part was committed before, that part is settled and the rest is given back: its calls to the world would
+        otherwise not begin, and be looked for only when their leases end.
         """
         settlement = Settlement()
+        try:
+            await self._process(deliveries, settlement)
+        except RetryableError:
+            if not settlement.done:
+                raise
+            settled = {id(delivery) for delivery in settlement.done}
+            settlement.back = [delivery for delivery in deliveries if id(delivery) not in settled]
+        return settlement
+
+    async def _process(self, deliveries: Sequence[Delivery], settlement: Settlement) -> None:
         waiting = list(deliveries)
         alone: list[Delivery] = []
         for _ in range(limits.CONFLICT_TRIES_MAX):
@@ -64,7 +82,6 @@ class Engine:
         settlement.back += waiting
         for delivery in alone:
             await self._one_by_one(delivery, settlement)
-        return settlement
 
     async def _attempt(self, deliveries: Sequence[Delivery]) -> list[tuple[Outcome, CommitResult]]:
         fold = Fold(self.machines, self._application, deliveries)
@@ -109,5 +126,6 @@ def _settle(settlement: Settlement, outcome: Outcome) -> None:
     settlement.activities += outcome.activities
     settlement.replies += outcome.replies
     settlement.runs |= outcome.runs
+    settlement.units.append(outcome.unit)
     settlement.outbox_rows += len(outcome.unit.outbox)
     settlement.dead_letters += len(outcome.unit.dead_letters)

@@ -244,14 +244,30 @@ class Replies(Protocol):
         """Best effort: the asker repeats with the same id if it hears nothing."""
 
 
+class Mark(StrEnum):
+    """What the referee is told of a key once the commit says how it stands."""
+
+    FREE = "free"
+    """Undecided: the next one may claim it."""
+    SHARED = "shared"
+    """Undecided, with a voice counted and others wanted: rightful voters are not told "busy" by each other's claims."""
+    FINAL = "final"
+    """Decided: there is nothing to race for any more."""
+
+
 class Arbiter(Protocol):
-    """The referee of races (DESIGN §5): its word is an opinion, never a fact."""
+    """The referee of races (DESIGN §5): its word is an opinion, never a fact.
+
+    Neither method raises, whatever the referee's server does, and neither waits for it longer than a decision can bear.
+    """
 
     async def claim(self, keys: Sequence[str], nonce: str) -> Sequence[bool]:
-        """For each key: go on (mine, or the referee is away), or busy (another's claim lives)."""
+        """For each key, which names one request of one tenant: True to go on to the facts (mine, past racing, or the
+        referee knows nothing), False for busy: another's claim lives, so ask again. A key is busy for no longer than
+        limits.CLAIM_LEASE_MS at a time. The same nonce may claim again what it holds."""
 
-    async def finish(self, keys: Sequence[str], nonce: str) -> None:
-        """Best effort: mark as final after the commit, or release."""
+    async def finish(self, marks: Mapping[str, Mark], nonce: str) -> None:
+        """How claimed keys stand after the commit. Best effort: a claim that is not finished lapses by itself."""
 
 
 class Clock(Protocol):

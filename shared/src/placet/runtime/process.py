@@ -16,6 +16,8 @@ log = logging.getLogger("placet.process")
 
 BACKOFF_MS = 50
 BACKOFF_MS_MAX = 5_000
+FLUSHES_MAX = 4
+"""Turns of a relay that ends: what is due after them is any other relay's."""
 
 
 def backoff_ms(name: str, failures: int) -> float:
@@ -30,6 +32,7 @@ class Health:
 
     failing: dict[str, str] = field(default_factory=dict)
     ended: dict[str, str] = field(default_factory=dict)
+    draining: bool = False
 
     @property
     def live(self) -> bool:
@@ -38,8 +41,8 @@ class Health:
 
     @property
     def ready(self) -> bool:
-        """Every loop's last turn succeeded."""
-        return self.live and not self.failing
+        """Every loop's last turn succeeded, and nobody has asked the process to end."""
+        return self.live and not self.failing and not self.draining
 
 
 class Loops:
@@ -49,6 +52,7 @@ class Loops:
         self._worker = worker
         self._relay = relay
         self._due = asyncio.Event()
+        self._flushing = False
         self._tasks: list[asyncio.Task[None]] = []
         self.health = Health()
 
@@ -76,6 +80,26 @@ class Loops:
         if self._tasks:
             await asyncio.wait(self._tasks[1:])
 
+    async def flush_relay(self, timeout_ms: int) -> None:
+        """End the relay behind its own work: what is claimed is published, and what has just become due as well.
+
+        What is not published within that time lapses, and any other relay publishes it.
+        """
+        self._flushing = True
+        self._due.set()
+        if self._tasks:
+            _, unfinished = await asyncio.wait(self._tasks[1:], timeout=timeout_ms / 1_000)
+            if unfinished:
+                log.warning("relay.flush_unfinished", extra={"timeout_ms": timeout_ms})
+                await self.stop_relay()
+
+    async def ended(self) -> None:
+        """Wait until a loop has ended, which should run."""
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            if not task.cancelled():
+                task.exception()  # seen: it has been logged, and health says it
+
     async def worker_ended(self) -> None:
         """Wait for the worker, whose inbox has been closed, to finish what it had taken."""
         await asyncio.wait(self._tasks[:1])
@@ -91,6 +115,11 @@ class Loops:
         return await self._worker.turn()
 
     async def _publish(self) -> bool:
+        if self._flushing:
+            for _ in range(FLUSHES_MAX):
+                if await self._relay.turn():
+                    break
+            return False
         self._due.clear()
         wait_ms = await self._relay.turn()
         if wait_ms:

@@ -37,11 +37,11 @@ class RecordedAnswers:
     def policy_version(self) -> str:
         return str(self._next(str))
 
-    def team(self, name: str) -> TeamSpec | None:
+    def team_spec(self, name: str) -> TeamSpec | None:
         team: TeamSpec | None = self._next(_from_json(TeamSpec))
         return team
 
-    def tool(self, name: str) -> ToolSpec | None:
+    def tool_spec(self, name: str) -> ToolSpec | None:
         tool: ToolSpec | None = self._next(_from_json(ToolSpec))
         return tool
 

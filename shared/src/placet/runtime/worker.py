@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 from placet import limits
 from placet.ids import derived_id
 from placet.machine import Receipt
-from placet.messages import DecideApproval
+from placet.messages import APPROVAL, DecideApproval
+from placet.rows import VoteRow
 from placet.runtime.engine import Engine, Settlement
-from placet.runtime.ports import Arbiter, Delivery, Inbox, Invoker, Replies
+from placet.runtime.ports import Arbiter, Delivery, Inbox, Invoker, Mark, Replies
+from placet.statuses import APPROVAL_ACTIVE
 
 
 class Worker:
@@ -43,38 +45,46 @@ class Worker:
         taken = await self._inbox.take(limits.BATCH_MAX)
         if not taken:
             return False
+        nonce = derived_id("claim", *(delivery.envelope.id for delivery in taken))
         try:
-            mine, busy, nonce = await self._referee(taken)
+            mine, busy = await self._referee(taken, nonce)
             settlement = await self._engine.process(mine)
-        except BaseException:
+        except BaseException as error:
             await self._inbox.settle([], taken)
+            if isinstance(error, Exception):  # whoever is cancelled hurries; its claims lapse
+                await self._finish(taken, Settlement(), nonce)
             raise
         await self._inbox.settle([*settlement.done, *busy], settlement.back)
         for reply_to, text in settlement.replies:
             await self._replies.send(reply_to, text)
         self._invoker.start(settlement.activities)
         self._on_settled(settlement)
-        if self._arbiter is not None and nonce:
-            await self._arbiter.finish(_contested(settlement.done), nonce)
+        await self._finish(mine, settlement, nonce)
         return True
 
-    async def _referee(self, taken: Sequence[Delivery]) -> tuple[list[Delivery], list[Delivery], str]:
+    async def _referee(self, taken: Sequence[Delivery], nonce: str) -> tuple[list[Delivery], list[Delivery]]:
         """Split off the decisions whose request somebody else is deciding right now; they are told to ask again."""
         contested = _contested(taken)
         if self._arbiter is None or not contested:
-            return list(taken), [], ""
-        nonce = derived_id("claim", *(delivery.envelope.id for delivery in taken))
+            return list(taken), []
         granted = dict(zip(contested, await self._arbiter.claim(contested, nonce), strict=True))
         mine, busy = [], []
         for delivery in taken:
             message = delivery.envelope.message
             # Without an asker nobody could repeat the question: such a decision goes on to the facts.
-            if isinstance(message, DecideApproval) and delivery.envelope.reply_to and not granted[message.request_id]:
+            if isinstance(message, DecideApproval) and delivery.envelope.reply_to and not granted[_key(message)]:
                 busy.append(delivery)
                 await self._replies.send(delivery.envelope.reply_to, _busy(message))
             else:
                 mine.append(delivery)
-        return mine, busy, nonce
+        return mine, busy
+
+    async def _finish(self, claimed: Sequence[Delivery], settlement: Settlement, nonce: str) -> None:
+        """Tell the referee how the requests stand now, so that a racer is not kept waiting for a claim to lapse."""
+        contested = _contested(claimed)
+        if self._arbiter is not None and contested:
+            marks = _marks(settlement)
+            await self._arbiter.finish({key: marks.get(key, Mark.FREE) for key in contested}, nonce)
 
 
 def _busy(message: DecideApproval) -> str:
@@ -87,6 +97,25 @@ def _busy(message: DecideApproval) -> str:
     ).model_dump_json(exclude_none=True)
 
 
+def _key(message: DecideApproval) -> str:
+    """What is raced for: a request as its tenant knows it, so that nobody can claim another tenant's."""
+    return f"{message.tenant}/{message.run_id}/{message.request_id}"
+
+
 def _contested(deliveries: Sequence[Delivery]) -> list[str]:
     messages = (delivery.envelope.message for delivery in deliveries)
-    return list(dict.fromkeys(message.request_id for message in messages if isinstance(message, DecideApproval)))
+    return list(dict.fromkeys(_key(message) for message in messages if isinstance(message, DecideApproval)))
+
+
+def _marks(settlement: Settlement) -> dict[str, Mark]:
+    """How the requests stand whose states were written: decided, or open with a vote counted."""
+    marks: dict[str, Mark] = {}
+    for unit in settlement.units:
+        voted = {row.request_id for row in unit.rows if isinstance(row, VoteRow)}
+        for state in unit.states:
+            run_id, machine, request_id = state.address
+            if machine == APPROVAL:
+                key = f"{state.tenant}/{run_id}/{request_id}"
+                decided = state.status not in APPROVAL_ACTIVE
+                marks[key] = Mark.FINAL if decided else Mark.SHARED if request_id in voted else Mark.FREE
+    return marks

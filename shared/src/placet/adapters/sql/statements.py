@@ -253,12 +253,12 @@ def _request_rows() -> Select[Any]:
     columns = [r.c[name] for name in COLUMNS[r.name]] + [s.c.status] + [o.c[name] for name in OUTCOME_COLUMNS]
     asked = s.join(r, and_(r.c.run_id == s.c.run_id, r.c.request_id == s.c.key))
     answered = asked.outerjoin(o, and_(o.c.run_id == r.c.run_id, o.c.request_id == r.c.request_id))
-    return select(*columns).select_from(answered).where(s.c.machine == _APPROVAL, _is(s, "tenant"))
+    return select(*columns).select_from(answered).where(s.c.machine == _APPROVAL)
 
 
 def list_requests(open_only: bool, from_after: bool) -> ClauseElement:
     s = tables.state
-    query = _request_rows()
+    query = _request_rows().where(_is(s, "tenant"))
     if open_only:
         query = query.where(s.c.status == _OPEN)
     if from_after:
@@ -268,7 +268,7 @@ def list_requests(open_only: bool, from_after: bool) -> ClauseElement:
 
 
 def read_request() -> ClauseElement:
-    return _request_rows().where(_is(tables.approval_request, "request_id"))
+    return _request_rows().where(_is(tables.approval_request, "request_id", "tenant"))
 
 
 def place_of_run() -> ClauseElement:
@@ -279,8 +279,8 @@ def place_of_run() -> ClauseElement:
 def place_of_request() -> ClauseElement:
     s, r = tables.state, tables.approval_request
     asked = s.join(r, and_(r.c.run_id == s.c.run_id, r.c.request_id == s.c.key))
-    found = and_(s.c.machine == _APPROVAL, _is(s, "tenant"), _is(r, "request_id"))
-    return select(s.c.created_at_ms).select_from(asked).where(found)
+    found = _is(r, "request_id", "tenant")
+    return select(s.c.created_at_ms).select_from(asked).where(s.c.machine == _APPROVAL, found)
 
 
 def read_journal(arrival: str) -> ClauseElement:

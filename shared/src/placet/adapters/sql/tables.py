@@ -138,7 +138,7 @@ dead_letter = _table(
     _key("dead_letter", "id"),
 )
 """`tenant` is what the message says of itself; empty where it says nothing readable."""
-Index("ix_dead_letter_tenant", dead_letter.c.tenant, dead_letter.c.at_ms)
+Index("ix_dead_letter_tenant", dead_letter.c.tenant, dead_letter.c.at_ms, dead_letter.c.id)
 
 # ── facts: insert-only ─────────────────────────────────────────────────────────────────
 

@@ -309,7 +309,7 @@ def _indexes() -> None:
     _index("ix_outbox_claimed", "outbox", "claimed_until_ms", where="claimed_until_ms > 0")
     _index("ix_outbox_due", "outbox", "due_ms", "seq")
     _index("ix_outbox_run", "outbox", "run_id")
-    _index("ix_dead_letter_tenant", "dead_letter", "tenant", "at_ms")
+    _index("ix_dead_letter_tenant", "dead_letter", "tenant", "at_ms", "id")
     _index("ix_approval_request_id", "approval_request", "request_id")
     _index("ix_decision_attempt_decision", "decision_attempt", "run_id", "request_id", "decision_id", "n")
     _index(

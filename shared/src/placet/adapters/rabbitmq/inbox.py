@@ -1,0 +1,274 @@
+"""Decides how a service consumes: bounded, acknowledged after the commit, given back without a trace, never twice.
+
+A delivery is acknowledged only when everything in its AMQP message is done. What is given back is handed out again
+here, so that an outage of the store spends nothing of the delivery limit. What cannot be read is parked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol
+
+from aio_pika.abc import AbstractConnection
+from aiormq.abc import DeliveredMessage
+
+from placet.adapters.rabbitmq.holding import Held, Hold
+from placet.adapters.rabbitmq.link import Lane, Link, open_lane, reason_of
+from placet.adapters.rabbitmq.waiting import Waiting
+from placet.adapters.rabbitmq.wire import Incoming, ReturnAddress, incoming, is_answerable
+from placet.errors import InvariantError, PlacetError, RetryableError
+from placet.machine import Receipt
+from placet.messages import Envelope
+from placet.runtime.ports import Delivery, Replies
+from placet.topology import Source
+
+log = logging.getLogger("placet.rabbitmq")
+
+ROOM_CHECK_MS = 100
+"""A place for a call to the world may become free without a message that says so."""
+PARK_AGAIN_S = 1.0
+CANCEL_TIMEOUT_S = 2.0
+UNLIMITED = 1_000_000
+
+Opener = Callable[[Incoming], Awaitable[Envelope]]
+"""Reads what an outsider published. Raises ContractError: refused; RetryableError: it cannot tell now."""
+
+
+class Parking(Protocol):
+    """Where bodies go that no rule accepts; an outlet."""
+
+    async def park(self, message: Incoming, body: bytes, error: PlacetError) -> bool:
+        """True: confirmed. False: unknown, to be tried again."""
+
+
+class RabbitInbox:
+    """Inbox of one service, on a connection of its own. Results of this process's activities enter by `put`."""
+
+    def __init__(
+        self,
+        url: str,
+        sources: Sequence[Source],
+        name: str,
+        parking: Parking,
+        *,
+        openers: Mapping[str, Opener] | None = None,
+        replies: Replies | None = None,
+        room: Callable[[], int] = lambda: UNLIMITED,
+    ) -> None:
+        """`openers`: who reads each public queue, by its name. `replies`: tells an outsider that its message was
+        refused. `room`: how many calls to the world may be started now; asked before each batch.
+
+        Raises InvariantError for a public source that nobody opens.
+        """
+        self._sources = sources
+        self._openers = dict(openers or {})
+        for source in sources:
+            if source.public and source.queue not in self._openers:
+                raise InvariantError(f"nobody opens what outsiders publish to {source.queue}")
+        self._parking = parking
+        self._replies = replies
+        self._room = room
+        self._waiting = Waiting(sources, self._park)
+        self._unopened: deque[Held] = deque()
+        self._hold: Hold | None = None
+        self._lane: Lane | None = None
+        self._consumers: list[str] = []
+        self._some = asyncio.Event()
+        self._asking = asyncio.Event()
+        self._parkings: set[asyncio.Task[None]] = set()
+        self._taking_in = True
+        self._closed = False
+        self._link = Link(url, f"{name} inbox", self._opened, self._lost)
+
+    # ── life ───────────────────────────────────────────────────────────────────────────
+
+    def start(self) -> None:
+        """Begin to connect and to consume."""
+        self._link.start()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing can come from the broker now; None when all is well."""
+        return self._link.trouble
+
+    @property
+    def held(self) -> int:
+        """AMQP messages that are not acknowledged."""
+        return 0 if self._hold is None else len(self._hold)
+
+    async def stop_intake(self) -> None:
+        """Consume no more, and give back what no worker has: somebody else gets it at once.
+
+        Results of this process are still handed out, and what a worker has can still be settled.
+        """
+        lane, hold = self._lane, self._hold
+        consumers, self._consumers = self._consumers, []
+        for tag in consumers if lane is not None else ():
+            try:
+                async with asyncio.timeout(CANCEL_TIMEOUT_S):
+                    await lane.basic_cancel(tag)  # type: ignore[union-attr]
+            except Exception as error:  # noqa: BLE001  with the channel gone there is no consumer
+                log.debug("inbox.cancel_failed", extra={"reason": reason_of(error)})
+        self._taking_in = False
+        waiting = [*self._unopened, *self._waiting.forget()]
+        self._unopened.clear()
+        if hold is not None and not hold.void:
+            await hold.give_back(waiting)
+
+    def close(self) -> None:
+        """`take` hands out results that are there, and then returns nothing."""
+        self._closed = True
+        self._taking_in = False
+        self._some.set()
+
+    async def disconnect(self) -> None:
+        """The very end: whatever was not settled is delivered again, to somebody else. Twice is harmless."""
+        self.close()
+        for task in self._parkings:
+            task.cancel()
+        if self._parkings:
+            await asyncio.wait(self._parkings)
+        await self._link.close()
+
+    async def drained(self) -> None:
+        """Wait until no result of this process waits and the worker has ended its last turn."""
+        while self._waiting.has_local or not self._asking.is_set():
+            await self._asking.wait()
+            await asyncio.sleep(0)  # whoever was woken by the same event goes first
+
+    def put(self, envelope: Envelope) -> None:
+        """A result. Not durable: with this process its activities are lost as well, and their leases find that out."""
+        self._waiting.put(envelope)
+        self._some.set()
+
+    # ── the port ───────────────────────────────────────────────────────────────────────
+
+    async def take(self, batch_max: int) -> Sequence[Delivery]:
+        """As ports.Inbox. Raises RetryableError when an opener cannot tell now; nothing is lost by that."""
+        while True:
+            self._some.clear()
+            if self._taking_in:
+                await self._open(batch_max)
+            batch = self._waiting.batch(batch_max, self._room()) if self._taking_in else []
+            batch = batch or self._waiting.local_batch(batch_max)
+            if batch:
+                self._asking.clear()
+                return batch
+            if self._closed:
+                return ()
+            self._asking.set()
+            await self._wait()
+
+    async def settle(self, done: Sequence[Delivery], back: Sequence[Delivery]) -> None:
+        """As ports.Inbox. What came by a channel that is gone is forgotten: the broker delivers it again."""
+        for delivery in done:
+            held = self._waiting.done(delivery)
+            if held is not None:
+                held.hold.finish(held)
+        for delivery in reversed(back):
+            self._waiting.back(delivery)
+        given_up = [] if self._taking_in else self._waiting.forget()
+        hold = self._hold
+        if hold is not None and not hold.void:
+            await hold.acknowledge()
+            await hold.give_back(given_up)
+        if back:
+            self._some.set()
+
+    async def _wait(self) -> None:
+        """Until something may have come; not long where a place for a call may become free."""
+        patience_s = ROOM_CHECK_MS / 1_000 if self._taking_in and self._waiting.has_throttled else None
+        try:
+            async with asyncio.timeout(patience_s):
+                await self._some.wait()
+        except TimeoutError:
+            pass  # look at the room again
+
+    # ── opening and parking ────────────────────────────────────────────────────────────
+
+    async def _open(self, batch_max: int) -> None:
+        """Open what outsiders published, one AMQP message after the other, up to a batch."""
+        for _ in range(min(batch_max, len(self._unopened))):
+            held = self._unopened[0]
+            refused: PlacetError | None = None
+            envelope: Envelope | None = None
+            try:
+                envelope = await self._openers[held.message.queue](held.message)
+            except RetryableError:
+                raise
+            except PlacetError as error:
+                refused = error
+            except Exception as error:
+                log.exception("inbox.opener_raised", extra={"queue": held.message.queue})
+                refused = InvariantError(f"it could not be opened: {reason_of(error)}")
+            if not self._unopened or self._unopened[0] is not held:
+                return  # the channel ended meanwhile: all of it comes again
+            self._unopened.popleft()
+            if envelope is not None:
+                self._waiting.add_opened(held, envelope)
+            elif refused is not None:
+                held.open = 1
+                self._park(held, held.message.body, refused)
+                await self._tell(held.message, refused)
+
+    async def _tell(self, message: Incoming, error: PlacetError) -> None:
+        """Best effort: the publisher learns that its message was refused, and why."""
+        if self._replies is not None and is_answerable(message.reply_to):
+            address = ReturnAddress(False, message.reply_to or "", message.correlation_id or "")
+            refusal = Receipt(answer="refused", run_id="", failure=error.failure())
+            await self._replies.send(address.text(), refusal.model_dump_json(exclude_none=True))
+
+    def _park(self, held: Held, body: bytes, error: PlacetError) -> None:
+        task = asyncio.get_running_loop().create_task(self._park_until_confirmed(held, body, error))
+        self._parkings.add(task)
+        task.add_done_callback(self._parkings.discard)
+
+    async def _park_until_confirmed(self, held: Held, body: bytes, error: PlacetError) -> None:
+        while not held.hold.void:
+            if await self._parking.park(held.message, body, error):
+                held.hold.finish(held)
+                await held.hold.acknowledge()
+                return
+            await asyncio.sleep(PARK_AGAIN_S)
+
+    # ── the channel ────────────────────────────────────────────────────────────────────
+
+    async def _opened(self, connection: AbstractConnection) -> Sequence[Lane]:
+        self._channel, lane = await open_lane(connection, confirms=False)
+        self._hold, self._lane, self._consumers = Hold(lane), lane, []
+        lane.on_consumer_cancel_callbacks.add(self._cancelled_by_broker)
+        for source in self._sources if self._taking_in else ():
+            await self._channel.set_qos(prefetch_count=source.prefetch)  # for the consumers made after it
+            consumed = await lane.basic_consume(source.queue, self._receiver(source, self._hold))
+            if consumed.consumer_tag is not None:
+                self._consumers.append(consumed.consumer_tag)
+        return [lane]
+
+    def _receiver(self, source: Source, hold: Hold) -> Callable[[DeliveredMessage], Coroutine[Any, Any, None]]:
+        async def receive(message: DeliveredMessage) -> None:
+            tag = message.delivery_tag
+            if tag is None or hold.void or not self._taking_in:
+                return  # the broker has it back with the end of the channel
+            hold.add(tag)
+            held = Held(tag, hold, incoming(message, source.queue))
+            if source.public:
+                self._unopened.append(held)
+            else:
+                self._waiting.add(held)
+            self._some.set()
+
+        return receive
+
+    async def _cancelled_by_broker(self, frame: object) -> None:
+        self._link.give_up("the broker ended a consumer: its queue was deleted or moved")
+
+    def _lost(self) -> None:
+        if self._hold is not None:
+            self._hold.void = True
+        self._hold = self._lane = None
+        self._consumers = []
+        self._unopened.clear()
+        self._waiting.forget_all()
