@@ -6,11 +6,9 @@ import asyncio
 
 import pytest
 
-from placet.adapters.memory_queue import MemoryArbiter, MemoryDoor, MemoryQueue
-from placet.limits import CLAIM_LEASE_MS
+from placet.adapters.memory_queue import MemoryDoor, MemoryQueue
 from placet.messages import Envelope
 from placet.runtime.ports import OutboxRow
-from tests.runtime.test_engine import SetClock
 from tests.runtime.toy import submit
 
 
@@ -146,22 +144,3 @@ async def test_hints_reach_whoever_watches_that_run_or_all_and_are_coalesced() -
     assert not again.done(), "two hints at once are one"
     for task in (waiting[2], again):
         task.cancel()
-
-
-async def test_a_claim_is_exclusive_until_its_lease_ends_and_one_may_claim_again_what_is_ones_own() -> None:
-    clock = SetClock()
-    referee = MemoryArbiter(clock)
-    assert await referee.claim(["a", "b"], "mine") == [True, True]
-    assert await referee.claim(["a", "c"], "theirs") == [False, True]
-    assert await referee.claim(["a"], "mine") == [True]
-    clock.at_ms += CLAIM_LEASE_MS
-    assert await referee.claim(["a"], "theirs") == [True]
-
-
-async def test_a_finished_claim_is_free_and_only_its_owner_finishes_it() -> None:
-    referee = MemoryArbiter(SetClock())
-    await referee.claim(["a"], "mine")
-    await referee.finish(["a"], "theirs")
-    assert await referee.claim(["a"], "theirs") == [False]
-    await referee.finish(["a"], "mine")
-    assert await referee.claim(["a"], "theirs") == [True]

@@ -62,6 +62,13 @@ class OutboxContract(OnStore):
         assert await store.commit(applied) == [COMMITTED, LOST, COMMITTED]
         assert [row.id for row in await store.claim_due(9, 1)] == ["b"]
 
+    async def test_what_was_consumed_may_be_sent_by_a_later_unit_of_the_same_call(self, store):
+        assert await store.commit([step(consumed=["a"]), step(THREAD_AT, outbox=[sent("a")])]) == [COMMITTED] * 2
+        assert [row.id for row in await store.claim_due(9, 1)] == ["a"]
+        units = [step(expected=1, consumed=["a"]), step(THREAD_AT, 1, outbox=[sent("a", T0 + 1)])]
+        assert await store.commit(units) == [COMMITTED] * 2
+        assert [(await store.next_due_ms())[1]] == [T0 + 1]
+
     async def test_a_message_is_on_its_way_once(self, store):
         await store.commit([step(outbox=[sent("a")])])
         assert await store.commit([step(expected=1, outbox=[sent("a")])]) == [violated("uq_outbox_id")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from operator import itemgetter
 from pathlib import Path
 
 from hypothesis import settings
@@ -176,7 +177,7 @@ class StoresAgree(RuleBasedStateMachine):
             found = [
                 {n: v for n, v in zip(names, row, strict=True) if n != "seq" or table == "audit_leaf"} for row in cursor
             ]
-            tables[table] = sorted(found, key=lambda row, key=key: [row[name] for name in key])
+            tables[table] = sorted(found, key=itemgetter(*key))
         return tables
 
     def teardown(self) -> None:

@@ -26,6 +26,8 @@ class Fault(StrEnum):
     """The server gets them and answers; the answer is lost and the connection is reset."""
     SWALLOW_REPLY = "swallow_reply"
     """The same, but the connection stays open and silent."""
+    NONE = "none"
+    """Nothing, but to be told that the bytes go to the server now."""
 
 
 @dataclass(slots=True)
@@ -179,11 +181,13 @@ class FaultProxy:
         for trap in self._traps:
             if trap.pattern in seen:
                 self._traps.remove(trap)
+                if trap.fault in {Fault.LOSE_REQUEST, Fault.NONE}:
+                    trap.sprung.set()
                 if trap.fault is Fault.LOSE_REQUEST:
                     link.reset()
-                    trap.sprung.set()
                     return False
-                link.muted_by = trap
+                if trap.fault is not Fault.NONE:
+                    link.muted_by = trap
                 break
         longest = max((len(trap.pattern) for trap in self._traps), default=1)
         link.tail = seen[-(longest - 1) :] if longest > 1 else b""

@@ -8,13 +8,14 @@ from itertools import count
 import pytest
 
 from placet.adapters.memory import MemoryStore
-from placet.errors import Code, RetryableError
+from placet.errors import Code, ContractError, RetryableError
 from placet.ids import Address
 from placet.instants import Instant
 from placet.messages import RUN, THREAD, Envelope
 from placet.runtime.engine import Engine
 from placet.runtime.ports import CommitResult, Delivery, Fate, StateWrite, Unit
 from placet.runtime.replay import replay
+from tests.cases import case
 from tests.runtime.toy import TOYS, Counter, NoApplication, cancel, submit
 
 COUNTER, FOLLOWER = Address("run-1", RUN, ""), Address("run-1", THREAD, "follower")
@@ -283,3 +284,25 @@ async def test_what_was_committed_before_the_store_failed_is_acted_upon_and_the_
     settlement = await engine(store).process([mine, other])
     assert (settlement.done, settlement.back) == ([other], [mine])
     assert len(settlement.activities) == 1, "or the call would be looked for only when its lease ends"
+
+
+@case("B14")
+def test_a_store_that_does_not_compare_and_set_is_refused_before_anything_is_written(store: InterferingStore) -> None:
+    store.compares_and_sets = False
+    with pytest.raises(ContractError) as raised:
+        engine(store)
+    assert raised.value.code is Code.APPROVAL_ATOMIC_STORE_REQUIRED
+    assert store.commits == []
+
+
+@case("B25")
+def test_a_store_that_redacts_is_refused_since_its_rows_could_not_be_verified(store: InterferingStore) -> None:
+    class Redacting:
+        """A filter in front of a store, which does not claim to keep every byte."""
+
+        def __getattr__(self, name: str) -> object:
+            return False if name == "is_verbatim" else getattr(store, name)
+
+    with pytest.raises(ContractError) as raised:
+        engine(Redacting())  # type: ignore[arg-type]
+    assert raised.value.code is Code.APPROVAL_ATOMIC_STORE_REQUIRED

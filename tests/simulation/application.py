@@ -63,23 +63,37 @@ TEAMS: Mapping[str, TeamSpec] = {
 }
 
 
-class SimApplication:
-    """One release of the application. Release 2 has another version of every tool, with one more default."""
+RELEASES: Mapping[str, str] = {
+    "first": "as the workload was made for",
+    "schema": "every tool has another version, and one more default",
+    "gone": "two tools are no more",
+    "ungranted": "ann may no longer call two tools",
+    "effect": "a tool has another effect class, and another is no longer consequential",
+}
+LOST = (UPSERT, TAG)
+"""The tools that are gone, or no longer granted."""
 
-    def __init__(self, gates: Mapping[tuple[str, str], str], *, attempts_max: int, release: int = 1) -> None:
+
+class SimApplication:
+    """One release of the application."""
+
+    def __init__(self, gates: Mapping[tuple[str, str], str], *, attempts_max: int, release: str = "first") -> None:
         self._gates = gates
         """Verdict by run and boundary: `plan`, `round`, or `dispatch:` and the task's id."""
         self._attempts_max = attempts_max
         self._release = release
-        self._tools = {name: self._spec(name) for name in TOOLS}
+        self._defaults = {"gate": "allow", "note": ""} if release == "schema" else {"gate": "allow"}
+        self._tools = {name: self._spec(name) for name in TOOLS if release != "gone" or name not in LOST}
 
     def _spec(self, name: str) -> ToolSpec:
+        schema = self._release if self._release == "schema" else "first"
+        changed = self._release == "effect"
         return ToolSpec(
             name=name,
-            version=str(self._release),
-            schema_digest=digest({"tool": name, "release": self._release}),
-            effect=EFFECTS[name],
-            consequential=name != LOOK,
+            version=schema,
+            schema_digest=digest({"tool": name, "schema": schema}),
+            effect=EffectClass.IDEMPOTENT if changed and name == MAIL else EFFECTS[name],
+            consequential=name != LOOK and not (changed and name == UPSERT),
             timeout_ms=TIMEOUT_MS,
             retry=RetryPolicy(attempts_max=self._attempts_max, base_ms=200, delay_ms_max=2_000),
             can_reconcile=EFFECTS[name] is EffectClass.RECONCILABLE,
@@ -96,22 +110,25 @@ class SimApplication:
         return "policy-1"
 
     def team_spec(self, name: str) -> TeamSpec | None:
-        return TEAMS.get(name)
+        team = TEAMS.get(name)
+        if team is None or self._release != "ungranted":
+            return team
+        ann = AgentSpec(name="ann", tools=tuple(tool for tool in TOOLS if tool not in LOST))
+        return team.model_copy(update={"agents": (ann, *team.agents[1:])})
 
     def tool_spec(self, name: str) -> ToolSpec | None:
         return self._tools.get(name)
 
     def validate_input(self, tool: str, raw_input: dict[str, Any]) -> dict[str, Any] | Failure:
         """`n` is a whole number, `gate` one of GATES (default `allow`); nothing else."""
-        known = {"n", "gate"} | ({"note"} if self._release > 1 else set())
-        unknown = sorted(set(raw_input) - known)
+        unknown = sorted(set(raw_input) - {"n", *self._defaults})
         if unknown or type(raw_input.get("n")) is not int or raw_input.get("gate", "allow") not in GATES:
             return Failure(
                 code=Code.TOOL_INPUT_INVALID,
                 message=f"{tool}: n must be a whole number",
                 error_class=ErrorClass.INVALID,
             )
-        return {"gate": "allow", **({"note": ""} if self._release > 1 else {}), **raw_input}
+        return {**self._defaults, **raw_input}
 
     def judge(self, boundary: Boundary, subject: Subject) -> Judgement | None:
         match subject:

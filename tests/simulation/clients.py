@@ -58,7 +58,6 @@ class Clients:
         """Askers who still wait for an answer, or for their time to act."""
         self.told: dict[str, list[str]] = defaultdict(list)
         """Every final answer that reached anybody, by decision id and content."""
-        self.submitted: dict[str, list[Answer]] = defaultdict(list)
 
     # ── asking ─────────────────────────────────────────────────────────────────────────
 
@@ -115,7 +114,9 @@ class Clients:
         answer = await self.ask(run.submit, f"submit-{run.run_id}")
         if answer is None:
             return
-        self.submitted[run.run_id].append(answer)
+        if answer["answer"] == "refused" and self._world.release != "first":
+            self._world.refused.add(run.run_id)
+            return
         history.check(answer["answer"] in ("accepted", "duplicate"), "I6", f"{run.run_id} was submitted: {answer}")
         if run.submit_again:
             again = await self.ask(run.submit, f"submit-again-{run.run_id}")

@@ -8,36 +8,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from placet import limits
-from placet.canonical import canonical_text
 from placet.errors import Code
 from placet.ids import Address
 from placet.messages import APPROVAL, LEASE_TYPES, OPERATION, RUN, THREAD
-from placet.requests import ApprovalRequest, request_hash, request_id
-from placet.rows import (
-    AttemptEndRow,
-    AttemptRow,
-    AuditLeafRow,
-    DecisionAttemptRow,
-    FactKey,
-    OperationRow,
-    OutcomeRow,
-    RequestRow,
-    RetryRow,
-    RevocationRow,
-    Row,
-    ThreadMessageRow,
-    VoteRow,
-    audit_leaf,
-)
 from placet.runtime.ports import CommitResult, Fate, JournalEntry, OutboxRow, StateWrite, Unit
 from placet.statuses import APPROVAL_TERMINAL, OPERATION_TERMINAL, RUN_TERMINAL, THREAD_TERMINAL
-from placet.strict_json import parse
-from tests.simulation.application import ASKING, judgement
 from tests.simulation.history import History
+from tests.simulation.row_ledger import RowLedger
 
 TERMINAL = {RUN: RUN_TERMINAL, OPERATION: OPERATION_TERMINAL, APPROVAL: APPROVAL_TERMINAL, THREAD: THREAD_TERMINAL}
 
@@ -54,39 +34,24 @@ IN_FLIGHT = {OPERATION: {"started", "waiting", "reconciling"}, THREAD: {"calling
 """States in which somebody, or a timer, works for a run."""
 
 
-class Ledger:
+class Ledger(RowLedger):
     """Everything ever committed, and the checks on each commit."""
 
     def __init__(self, history: History, *, exclusive: bool) -> None:
-        self._history = history
+        super().__init__(history)
         self._exclusive = exclusive
         """One process owns the store: when it comes back, the leases of its former life have ended."""
         self.commits = 0
-        self._before: Mapping[Address, StateWrite | None] = {}
-        """The states that the unit at hand replaces, as they were."""
-        self.states: dict[Address, StateWrite] = {}
+        self._jumped: set[Address] = set()
+        """Operations that somebody's forged word started: approved, but not yet released by their run."""
         self.in_flight: dict[str, set[Address]] = defaultdict(set)
         self.journal: dict[Address, list[JournalEntry]] = defaultdict(list)
         self.applied: Counter[tuple[Address, str]] = Counter()
         self.sent: dict[str, OutboxRow] = {}
-        self.texts: dict[tuple[str, FactKey, str], str] = {}
-        self.requests: dict[str, ApprovalRequest] = {}
-        self.votes: dict[str, list[VoteRow]] = defaultdict(list)
-        self.outcomes: dict[str, OutcomeRow] = {}
-        self.revocations: dict[str, RevocationRow] = {}
-        self.answers: dict[str, list[DecisionAttemptRow]] = defaultdict(list)
-        self.operations: dict[str, OperationRow] = {}
-        self.attempts: dict[str, list[AttemptRow]] = defaultdict(list)
-        self.ends: dict[tuple[str, int], AttemptEndRow] = {}
-        self.retries: dict[tuple[str, int], RetryRow] = {}
-        self.said: Counter[tuple[str, str]] = Counter()
-        self.leaves: dict[str, list[AuditLeafRow]] = defaultdict(list)
         self.alive: dict[str, OutboxRow] = {}
         """Outbox rows that are still there."""
         self.done: dict[str, dict[str, Any]] = {}
         """What the run was told of each operation's end."""
-        self.new_requests: list[ApprovalRequest] = []
-        """For the reviewers of the world to pick up."""
 
     # ── one commit ─────────────────────────────────────────────────────────────────────
 
@@ -96,6 +61,7 @@ class Ledger:
         self._before = {write.address: self.states.get(write.address) for write in unit.states}
         for write in unit.states:
             self._state(write, self._before[write.address], unit)
+        self._forged_starts(unit)
         self._suspended(unit)
         for row in unit.rows:
             self._row(row, now_ms)
@@ -128,6 +94,13 @@ class Ledger:
             self._history.sometimes[f"a constraint refused a unit: {result.constraint}"] += 1
             self._history.note("violated", result.constraint)
 
+    def claimed(self, rows: Sequence[OutboxRow], now_ms: int) -> None:
+        """A relay got rows as due. A lease whose worker is known to be dead is due at once."""
+        for row in rows:
+            early_ms = row.not_before_ms - now_ms
+            woken = self._exclusive and row.type in LEASE_TYPES
+            self._check(early_ms <= 0 or woken, "I18", f"published {row.type} {early_ms} ms early")
+
     def discarded(self, outbox_ids: Sequence[str]) -> None:
         """Published rows were deleted."""
         for outbox_id in outbox_ids:
@@ -136,9 +109,6 @@ class Ledger:
     def due(self, now_ms: int) -> bool:
         """Whether a row is on its way or ought to be."""
         return any(row.not_before_ms <= now_ms for row in self.alive.values())
-
-    def _check(self, condition: bool, invariant: str, text: str) -> None:
-        self._history.check(condition, invariant, text)
 
     def _state(self, write: StateWrite, before: StateWrite | None, unit: Unit) -> None:
         address = write.address
@@ -164,10 +134,19 @@ class Ledger:
             busy = self.in_flight[address.run_id]
             (busy.add if write.status in IN_FLIGHT[address.machine] else busy.discard)(address)
 
+    def _forged_starts(self, unit: Unit) -> None:
+        """A known limit: an approved operation can be started by anybody on the broker while its run is at work."""
+        for entry in unit.journal:
+            run = self.states.get(Address(entry.address.run_id, RUN, ""))
+            at_work = run is not None and run.status != "suspended"
+            if entry.address.machine == OPERATION and entry.message_id.startswith(MADE_UP) and at_work:
+                self._jumped.add(entry.address)
+                self._history.sometimes["a forged word moved an operation"] += 1
+
     def _suspended(self, unit: Unit) -> None:
         """Waiting is free: while people are waited for, nothing works for the run."""
         for run_id in {write.address.run_id for write in unit.states}:
-            run, busy = self.states.get(Address(run_id, RUN, "")), self.in_flight[run_id]
+            run, busy = self.states.get(Address(run_id, RUN, "")), self.in_flight[run_id] - self._jumped
             if run is not None and run.status == "suspended" and busy:
                 self._history.violate("I26", f"{run_id} is suspended, and {sorted(busy)} are in flight")
 
@@ -203,209 +182,14 @@ class Ledger:
     def _came_early(self, entry: JournalEntry) -> bool:
         """Whether a timer came before its time, so that it may have changed nothing; forged ones may be such."""
         sent = self.sent.get(entry.message_id)
-        if sent is not None and (entry.at_ms >= sent.not_before_ms or (self._exclusive and sent.type in LEASE_TYPES)):
+        if sent is not None and entry.at_ms >= sent.not_before_ms:
             return False
         before, now = self._before.get(entry.address), self.states[entry.address]
-        if sent is not None and before is not None and now.version == before.version + 1:
-            early_ms = sent.not_before_ms - entry.at_ms
-            self._check(now.body == before.body, "I18", f"{sent.type} fired {early_ms} ms early")
-        return True
-
-    # ── one row ────────────────────────────────────────────────────────────────────────
-
-    def _row(self, row: Row, now_ms: int) -> None:
-        text = row.model_dump_json()
-        sub = str(row.n) if isinstance(row, DecisionAttemptRow) else ""  # its fact key is not its primary key
-        known = self.texts.get((row.table, row.fact_key(), sub))
-        self._check(known is None or known == text, "I3", f"{row.table} {row.fact_key()} was changed")
-        self._check(known is None, "I3", f"{row.table} {row.fact_key()} was written twice")
-        self.texts[row.table, row.fact_key(), sub] = text
-        match row:
-            case RequestRow():
-                self._request(row.request)
-            case VoteRow():
-                self._vote(row, now_ms)
-            case OutcomeRow():
-                self._outcome(row, now_ms)
-            case RevocationRow():
-                outcome = self.outcomes.get(row.request_id)
-                self._check(
-                    outcome is not None and outcome.outcome == "approved",
-                    "I14",
-                    f"revoked {row.request_id}, which is not approved",
-                )
-                self.revocations[row.request_id] = row
-            case DecisionAttemptRow():
-                self.answers[row.request_id].append(row)
-                self._check(
-                    row.n == len(self.answers[row.request_id]),
-                    "I10",
-                    f"answer {row.n} of {row.request_id} is not the next",
-                )
-            case OperationRow():
-                self._operation(row)
-            case AttemptRow():
-                self._attempt(row, now_ms)
-            case AttemptEndRow():
-                self._end(row)
-            case RetryRow():
-                self.retries[row.subject, row.attempt] = row
-            case ThreadMessageRow():
-                self.said[row.run_id, row.thread_id] += 1
-                self._check(
-                    row.n == self.said[row.run_id, row.thread_id],
-                    "I10",
-                    f"message {row.n} of {row.thread_id} is not the next",
-                )
-            case AuditLeafRow():
-                self._leaf(row)
-            case _:
-                self._history.violate("I32", f"a row of a kind that nobody checks: {row.table}")
-
-    def _request(self, request: ApprovalRequest) -> None:
-        content = parse(request.content_text)
-        assert isinstance(content, dict)
-        hashed = request_hash(request.scope, request.boundary, content)
-        self._check(
-            hashed == request.request_hash, "I8", f"{request.request_id} does not hash to {request.request_hash}"
-        )
-        minted = request_id(request.run_id, request.scope, request.boundary, hashed)
-        self._check(minted == request.request_id, "I8", f"{request.request_id} should be {minted}")
-        if request.scope == "operation_outcome":
-            self._history.sometimes["a person was asked whether it happened"] += 1
-        self.requests[request.request_id] = request
-        self.new_requests.append(request)
-
-    def _vote(self, row: VoteRow, now_ms: int) -> None:
-        request = self.requests[row.request_id]
-        expires = request.expires_at_ms
-        self._check(
-            expires is None or now_ms < expires, "I19", f"{row.person_id} voted on {row.request_id} after it expired"
-        )
-        self._check(
-            row.request_id not in self.outcomes, "I1", f"{row.person_id} voted on {row.request_id} after its outcome"
-        )
-        self._check(row.request_hash == request.request_hash, "I8", f"a vote on {row.request_id} quotes another hash")
-        persons = [vote.person_id for vote in self.votes[row.request_id]]
-        self._check(row.person_id not in persons, "I20", f"{row.person_id} voted twice on {row.request_id}")
-        self._check(row.person_id != request.initiator, "I20", f"{row.person_id} approved an own run")
-        self.votes[row.request_id].append(row)
-
-    def _outcome(self, row: OutcomeRow, now_ms: int) -> None:
-        known = self.outcomes.get(row.request_id)
-        self._check(
-            known is None, "I1", f"{row.request_id} has two outcomes, {known and known.outcome} and {row.outcome}"
-        )
-        request = self.requests.get(row.request_id)
-        if request is None:
-            self._history.violate("I7", f"an outcome of {row.request_id}, which was never asked")
-            return
-        self._check(
-            row.request_hash == request.request_hash, "I8", f"the outcome of {row.request_id} quotes another hash"
-        )
-        words = Counter(vote.decision for vote in self.votes[row.request_id])
-        if row.outcome == "approved":
-            self._check(
-                words["approve"] >= request.quorum,
-                "I4",
-                f"{row.request_id} approved by {dict(words)}, quorum {request.quorum}",
-            )
-        elif row.outcome in ("rejected", "executed", "not_executed"):
-            word = "reject" if row.outcome == "rejected" else row.outcome
-            self._check(words[word] >= 1, "I4", f"{row.request_id} {row.outcome} by {dict(words)}")
-        elif row.outcome == "expired":
-            expires = request.expires_at_ms
-            self._check(expires is not None and row.decided_at_ms >= expires, "I18", f"{row.request_id} expired early")
-        self.outcomes[row.request_id] = row
-
-    def _operation(self, row: OperationRow) -> None:
-        self.operations[row.operation_id] = row
-        value: Any = json.loads(row.input_text)
-        gate = value["gate"]
-        judged = judgement(gate)
-        if gate in ASKING or (judged is None and row.consequential):
-            self._check(row.authority == "approval", "I7", f"{row.tool} {gate} was let through by {row.authority}")
-        self._check(
-            judged is None or judged.verdict in ("allow", "suspend"), "I7", f"{row.tool} {gate} became an operation"
-        )
-        if row.request_id is not None and row.request_id in self.requests:
-            shown = json.loads(self.requests[row.request_id].content_text)
-            self._check(
-                canonical_text(shown["input"]) == row.input_text, "I31", f"{row.request_id} shows another input"
-            )
-
-    def _attempt(self, row: AttemptRow, now_ms: int) -> None:
-        attempts = self.attempts[row.operation_id]
-        still_open = [a.n for a in attempts if (row.operation_id, a.n) not in self.ends]
-        self._check(not still_open, "I9", f"attempt {row.n} of {row.operation_id} started while {still_open} is open")
-        self._check(row.n == len(attempts) + 1, "I10", f"attempt {row.n} of {row.operation_id} follows {len(attempts)}")
-        self._check(
-            not attempts or row.fence > attempts[-1].fence, "I11", f"the fence of {row.operation_id} did not grow"
-        )
-        self._check(row.n <= limits.ATTEMPTS_MAX, "I27", f"attempt {row.n} of {row.operation_id}")
-        attempts.append(row)
-        self._history.sometimes["an attempt was started"] += 1
-        operation = self.operations.get(row.operation_id)
-        if operation is None:
-            self._history.violate("I7", f"{row.operation_id} started, but nobody proposed it")
-            return
-        self._authority(operation, now_ms)
-        retry = self.retries.get((row.operation_id, row.n - 1))
-        if retry is not None:
-            due_ms = retry.decided_at_ms + json.loads(retry.decision_text)["delay_ms"]
-            self._check(
-                row.started_at_ms >= due_ms,
-                "I27",
-                f"attempt {row.n} of {row.operation_id} started {due_ms - row.started_at_ms} ms early",
-            )
-
-    def _authority(self, operation: OperationRow, now_ms: int) -> None:
-        name = f"{operation.tool} {operation.operation_id}"
-        address = Address(operation.run_id, RUN, "")
-        run = self._before.get(address) or self.states.get(address)  # it may end in this very unit, after the start
-        self._check(
-            run is not None and run.status not in RUN_TERMINAL,
-            "I7",
-            f"{name} started in a run that is {run and run.status}",
-        )
-        self._check(
-            operation.deadline_ms is None or now_ms < operation.deadline_ms, "I27", f"{name} started after its deadline"
-        )
-        if operation.authority != "approval":
-            return
-        request = self.requests.get(operation.request_id or "")
-        outcome = self.outcomes.get(operation.request_id or "")
-        if request is None or outcome is None or outcome.outcome != "approved":
-            self._history.violate("I7", f"{name} started without approval ({outcome and outcome.outcome})")
-            return
-        hashes = {operation.request_hash, request.request_hash, outcome.request_hash}
-        self._check(len(hashes) == 1, "I8", f"{name}: {hashes}")
-        shown = json.loads(request.content_text)
-        same = canonical_text(shown["input"]) == operation.input_text and shown["toolName"] == operation.tool
-        self._check(same, "I31", f"{name} differs from what was shown")
-        self._check(request.request_id not in self.revocations, "I7", f"{name} started after it was revoked")
-        for use_by_ms in (outcome.use_by_ms, request.use_by_ms):
-            self._check(use_by_ms is None or now_ms < use_by_ms, "I7", f"{name} started after its use-by")
-
-    def _end(self, row: AttemptEndRow) -> None:
-        started = any(attempt.n == row.n for attempt in self.attempts[row.operation_id])
-        self._check(started, "I9", f"attempt {row.n} of {row.operation_id} ended without a start")
-        self.ends[row.operation_id, row.n] = row
-
-    def _leaf(self, row: AuditLeafRow) -> None:
-        chain = self.leaves[row.run_id]
-        expected = audit_leaf(
-            tenant=row.tenant,
-            run_id=row.run_id,
-            seq=len(chain) + 1,
-            kind=row.kind,
-            subject=row.subject,
-            detail=json.loads(row.detail_text),
-            at_ms=row.at_ms,
-            previous=chain[-1].leaf if chain else row.previous,
-        )
-        self._check(row == expected, "I23", f"leaf {row.seq} of {row.run_id} does not continue the chain")
-        chain.append(row)
+        if sent is None or before is None or now.version != before.version + 1 or now.body == before.body:
+            return True
+        woken = self._exclusive and sent.type in LEASE_TYPES
+        self._check(woken, "I18", f"{sent.type} fired {sent.not_before_ms - entry.at_ms} ms early")
+        return False
 
 
 _TELLING = ("operation_id", "request_id", "thread_id", "turn", "attempt", "probe", "decision", "outcome", "status")

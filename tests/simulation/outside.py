@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from placet.activities import ProbeTool, RunTool
-from placet.calls import Executed, NotExecuted, ToolOutcome, Unsure
+from placet.calls import EffectClass, Executed, NotExecuted, ToolOutcome, Unsure
 from placet.errors import Certainty, Code, ErrorClass, Failure
 from tests.simulation.application import EFFECTS, LEDGER, LOOK, MAIL, QUIESCENCE_MS, TAG, UPSERT
 from tests.simulation.faults import Faults
@@ -117,7 +117,8 @@ class Outside:
     def _take(self, activity: RunTool) -> ToolOutcome:
         """The effect, as the class of the tool promises it."""
         key = activity.idempotency_key
-        if activity.tool == UPSERT and key in self._seen:
+        operation = self._ledger.operations.get(activity.operation_id)
+        if operation is not None and operation.effect == EffectClass.IDEMPOTENT and key in self._seen:
             self._history.sometimes["an idempotent tool saw its key again"] += 1
             return self._seen[key]
         if activity.tool == LEDGER and key in self.sealed:

@@ -58,14 +58,24 @@ class SimClock:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self.leapt_ms = 0
+        self._latest_ms = 0
 
     def now_ms(self) -> Instant:
         """As ports.Clock."""
-        return Instant(self._scheduler.now_ms + self.leapt_ms)
+        now_ms = self._scheduler.now_ms + self.leapt_ms
+        self._latest_ms = max(self._latest_ms, now_ms)
+        return Instant(now_ms)
+
+    def latest_ms(self) -> int:
+        """The latest instant that it has ever shown: what is promised never to come after an instant, keeps to this."""
+        return max(self._latest_ms, self.now_ms())
 
 
 class SimStore:
     """A process's connection to the store."""
+
+    compares_and_sets = True
+    is_verbatim = True
 
     def __init__(
         self, inner: MemoryStore, clock: SimClock, ledger: Ledger, scheduler: Scheduler, faults: Faults, latency_ms: int
@@ -117,6 +127,7 @@ class SimStore:
         """As ports.Store."""
         await self._reach("claim_fails")
         rows = at_once(self._inner.claim_due(limit, lease_ms))
+        self._ledger.claimed(rows, self._clock.now_ms())
         await self._scheduler.pause()
         if self._faults.hits("claim_fails"):
             raise RetryableError(Code.OUTCOME_UNKNOWN, "the claimed rows did not arrive")

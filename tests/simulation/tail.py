@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ROUNDS_MAX = 80
 """Questions come one after another; a run that is asked about more often than this never ends."""
-ECHO_EVERY = 3
+ECHO_EVERY = 5
 HORIZON_MS = 6 * 3_600_000
 
 
@@ -43,7 +43,7 @@ class Tail:
             world.history.violate("I28", f"still unfinished after {ROUNDS_MAX} rounds: {world.checker.unfinished()}")
             return
         self._drain()
-        if world.seed % ECHO_EVERY == 0 and not world.history.violations:
+        if world.seed % ECHO_EVERY == 0 and not world.refused and not world.history.violations:
             self._echo()
 
     def _echo(self) -> None:

@@ -12,7 +12,7 @@ from tests.simulation.invariants import INVARIANTS
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.world import simulate
 
-CHECKS = ("checkers.py", "clients.py", "ledger.py", "outside.py", "tail.py", "world.py")
+CHECKS = ("checkers.py", "clients.py", "ledger.py", "outside.py", "row_ledger.py", "tail.py", "world.py")
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))

@@ -97,7 +97,7 @@ class Workload:
         self.attempts_max = random.choice((1, 3, 3))
         self.grid_ms = random.choice((1, 1, 500, 2_000))
         """People and programs act at multiples of this, so that some worlds are crowded."""
-        count = random.choice((1, 1, 2, 2, 3))
+        count = random.choice((1, 1, 1, 2, 2, 3))
         self.runs = [_run(f"run-{seed}-{at}", random, profile) for at in range(min(count, profile.runs_max))]
         self.by_id = {run.run_id: run for run in self.runs}
         self.gates = {(run.run_id, boundary): gate for run in self.runs for boundary, gate in run.gates.items()}
@@ -183,7 +183,7 @@ def _input(random: Random, profile: Profile) -> dict[str, object]:
 
 def _turns(task: PlannedTask, random: Random, profile: Profile) -> list[Says]:
     turns: list[Says] = []
-    for turn in range(random.choice((0, 1, 1, 2, 3))):
+    for turn in range(random.choice((0, 1, 1, 2, 2))):
         calls = [_call(f"c{at}", random, profile) for at in range(random.choice((1, 1, 2, 3)))]
         if random.random() < 0.1:
             calls.append(calls[0])  # the same call id twice in one turn

@@ -10,7 +10,7 @@ from random import Random
 from placet.adapters.memory import MemoryStore
 from placet.runtime.engine import Settlement
 from placet_embedded.system import machines
-from tests.simulation.application import SimApplication
+from tests.simulation.application import RELEASES, SimApplication
 from tests.simulation.broker import Broker
 from tests.simulation.checkers import Checker
 from tests.simulation.clients import Clients
@@ -82,12 +82,14 @@ class World:
         self.broker = Broker(
             self.scheduler, faults, self.history, Random(f"{seed}/broker"), confirming=self.layout.confirming
         )
-        self.outside = Outside(self.scheduler, faults, self.history, self.ledger, self.clock.now_ms)
+        self.outside = Outside(self.scheduler, faults, self.history, self.ledger, self.clock.latest_ms)
         self.models = SimModels(self.scheduler, faults, self.workload)
         self.arbiter = SimArbiter(self.scheduler, faults, self.history)
         self.clients = Clients(self, Random(f"{seed}/clients"))
         self.cancelled: set[str] = set()
-        self._release = 1
+        self.release = "first"
+        self.refused: set[str] = set()
+        """Runs that a later release of the application does not take."""
         self.processes = [Process(self, name, queues, self.layout) for name, queues in self.layout.hosts]
 
     # ── what processes need ────────────────────────────────────────────────────────────
@@ -103,7 +105,7 @@ class World:
 
     def application(self) -> SimApplication:
         """The application as a process that starts now is deployed with."""
-        return SimApplication(self.workload.gates, attempts_max=self.workload.attempts_max, release=self._release)
+        return SimApplication(self.workload.gates, attempts_max=self.workload.attempts_max, release=self.release)
 
     def settled(self, settlement: Settlement) -> None:
         """A worker has settled a batch."""
@@ -194,10 +196,11 @@ class World:
 
     def _deploy(self) -> None:
         """A new release: processes get it when they start next, so old and new run side by side."""
-        if self._release == 1:
+        if self.release == "first":
             self.faults.struck("tool_changed")
-            self._release = 2
-            self.history.note("deployed", "release 2")
+            later = list(RELEASES)[1:]
+            self.release = later[self.faults.between("tool_changed", 0, len(later) - 1)]
+            self.history.note("deployed", f"{self.release}: {RELEASES[self.release]}")
             victims = [process for process in self.processes if self.faults.between("tool_changed", 0, 1)]
             for process in victims:
                 process.die()

@@ -24,6 +24,8 @@ from placet_embedded.system import machines
 log = logging.getLogger("placet.embedded")
 
 DATABASE = "placet.db"
+LAST_TURN_MS = 2_000
+"""How long it then waits for the worker's last commit."""
 GRACE_MS = 10_000
 """How long a stopping process waits for model calls and tools in work."""
 
@@ -93,7 +95,7 @@ class Embedded:
                 log.warning("embedded.grace_over", extra={"running": self.invoker.running})
                 await self.invoker.stop()
             self.queue.close()
-            await self.loops.worker_ended()
+            await self.loops.worker_ended(LAST_TURN_MS)
             await self.loops.stop()
         finally:
             try:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from placet.errors import Code, ContractError
 from placet_embedded.embedded import Embedded
 from placet_gateway import gateway
 from placet_gateway.identity import DevelopmentIdentity, development_token
+from placet_gateway.server import Server
 
 log = logging.getLogger("placet.embedded")
 
@@ -58,36 +57,14 @@ async def serve(
         config = uvicorn.Config(
             http, host=host, port=port, log_config=None, lifespan="off", timeout_graceful_shutdown=2
         )
-        server = _Server(config, before_exit=http.state.gateway.streams.close)
+        server = Server(config, before_exit=http.state.gateway.streams.close)
         await _until_stopped(server, embedded, on_ready)
     finally:
         await asyncio.wait([warming])  # a thread that imports cannot be interrupted
         await embedded.stop()
 
 
-class _Server(uvicorn.Server):
-    """uvicorn that says when it listens, and leaves signals alone: one place in the process decides about them."""
-
-    def __init__(self, config: uvicorn.Config, *, before_exit: Callable[[], object]) -> None:
-        super().__init__(config)
-        self.listening = asyncio.Event()
-        self._before_exit = before_exit
-
-    def exit_soon(self) -> None:
-        """End the streams, which would outlast the server's patience, then the server."""
-        self.should_exit = True
-        self._before_exit()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.listening.set()
-
-    @contextlib.contextmanager
-    def capture_signals(self):  # type: ignore[no-untyped-def]
-        yield
-
-
-async def _until_stopped(server: _Server, embedded: Embedded, on_ready: Callable[[str], None]) -> None:
+async def _until_stopped(server: Server, embedded: Embedded, on_ready: Callable[[str], None]) -> None:
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
@@ -99,11 +76,7 @@ async def _until_stopped(server: _Server, embedded: Embedded, on_ready: Callable
         loop.add_signal_handler(number, stop)
     serving = asyncio.create_task(server.serve(), name="http")
     try:
-        listening = asyncio.create_task(server.listening.wait())
-        await asyncio.wait([serving, listening], return_when=asyncio.FIRST_COMPLETED)
-        listening.cancel()
-        if server.started:
-            port = server.servers[0].sockets[0].getsockname()[1]
+        if (port := await server.port_of(serving)) is not None:
             on_ready(f"http://{server.config.host}:{port}")
         await embedded.loops.ended_or(serving)
     finally:

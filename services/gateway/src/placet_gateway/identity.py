@@ -51,17 +51,18 @@ class DevelopmentIdentity:
 
     DEFAULTS: Mapping[Role, str] = {"reader": "developer", "submitter": "developer", "reviewer": "reviewer"}
 
-    def __init__(self, token: str) -> None:
+    WHERE = "it is in the file `token` of the data directory that `placet dev` names"
+
+    def __init__(self, token: str, where: str = WHERE) -> None:
+        """`where`: tells who comes without the token where it is."""
         self._token = token.encode()
+        self._where = where
 
     def person(self, headers: Mapping[str, str], role: Role) -> Principal:
         """See `Identity`. The person's name is UTF-8 in the header."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(token.strip().encode(), self._token):
-            raise ContractError(
-                Code.UNAUTHENTICATED,
-                "a bearer token is needed: it is in the file `token` of the data directory that `placet dev` names",
-            )
+            raise ContractError(Code.UNAUTHENTICATED, f"a bearer token is needed: {self._where}")
         return _person(headers.get(PERSON_HEADER.lower()), self.DEFAULTS[role])
 
 

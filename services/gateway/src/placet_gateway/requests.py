@@ -145,6 +145,11 @@ async def revoke(request_id: str, request: Request, here: Here, caller: Reviewin
     body = await body_of(request, Revocation, Code.APPROVAL_VALIDATION_ERROR, may_be_absent=True)
     found = await _found(here, caller.tenant, request_id)
     message = RevokeApproval(
-        tenant=caller.tenant, run_id=found["run_id"], request_id=request_id, by=caller.principal, reason=body.reason
+        tenant=caller.tenant,
+        run_id=found["run_id"],
+        request_id=request_id,
+        operation_id=found["operation_id"],
+        by=caller.principal,
+        reason=body.reason,
     )
     return await answer(here, message, "the same request; revoking twice is harmless")

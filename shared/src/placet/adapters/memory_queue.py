@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from itertools import count
 
 from placet import limits
 from placet.messages import Envelope, Message, decode_envelope
-from placet.runtime.ports import Clock, Delivery, OutboxRow
+from placet.runtime.ports import Clock, Delivery, Mark, OutboxRow
+
+MARKS_MAX = 10_000
+"""Decided requests that the referee remembers. One that it has forgotten is raced for again, and the facts decide."""
 
 
 class MemoryQueue:
@@ -128,6 +131,8 @@ class MemoryArbiter:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._claims: dict[str, tuple[str, int]] = {}
+        self._past: dict[str, None] = {}
+        """Keys past racing, the oldest first."""
 
     async def claim(self, keys: Sequence[str], nonce: str) -> Sequence[bool]:
         now = self._clock.now_ms()
@@ -135,12 +140,16 @@ class MemoryArbiter:
         for key in keys:
             holder, until = self._claims.get(key, ("", 0))
             mine = holder == nonce or until <= now
-            if mine:
+            if mine and key not in self._past:
                 self._claims[key] = (nonce, now + limits.CLAIM_LEASE_MS)
-            granted.append(mine)
+            granted.append(mine or key in self._past)
         return granted
 
-    async def finish(self, keys: Sequence[str], nonce: str) -> None:
-        for key in keys:
+    async def finish(self, marks: Mapping[str, Mark], nonce: str) -> None:
+        for key, mark in marks.items():
             if self._claims.get(key, ("", 0))[0] == nonce:
                 del self._claims[key]
+            if mark is not Mark.FREE:
+                self._past[key] = None
+                if len(self._past) > MARKS_MAX:
+                    del self._past[next(iter(self._past))]

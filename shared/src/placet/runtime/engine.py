@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from placet import limits
 from placet.activities import Activity
-from placet.errors import Code, RetryableError
+from placet.errors import Code, ContractError, RetryableError
 from placet.facts import Application
 from placet.instants import Instant
 from placet.runtime.fold import Fold, Machines, Outcome, dead_letter
@@ -35,6 +35,10 @@ class Engine:
     """Runs all machines hosted in this process, in batches."""
 
     def __init__(self, machines: Machines, application: Application, store: Store, *, hand_over: bool = True) -> None:
+        """Raises ContractError(APPROVAL_ATOMIC_STORE_REQUIRED) for a store on which no approval could be relied."""
+        if not getattr(store, "compares_and_sets", False) or not getattr(store, "is_verbatim", False):
+            told = f"{type(store).__name__} cannot hold approvals: it must compare and set, and keep every byte"
+            raise ContractError(Code.APPROVAL_ATOMIC_STORE_REQUIRED, told)
         self.machines = machines
         self._application = application
         self._store = store

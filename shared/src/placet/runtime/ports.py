@@ -134,6 +134,11 @@ class CommitResult:
 class Store(Protocol):
     """Keeps every fact. All-or-nothing per unit, independent between units, durable when `commit` returns."""
 
+    compares_and_sets: bool
+    """Whether `commit` keeps its promise about versions and guards. A store that cannot is refused."""
+    is_verbatim: bool
+    """Whether what is loaded is byte for byte what was committed. A store that redacts or rewrites is refused."""
+
     async def load(self, addresses: Sequence[Address], keys: Sequence[FactKey]) -> Loaded:
         """States and rows, and the store's clock. Raises RetryableError(STORE_UNAVAILABLE)."""
 

@@ -100,9 +100,13 @@ class Loops:
             if not task.cancelled():
                 task.exception()  # seen: it has been logged, and health says it
 
-    async def worker_ended(self) -> None:
-        """Wait for the worker, whose inbox has been closed, to finish what it had taken."""
-        await asyncio.wait(self._tasks[:1])
+    async def worker_ended(self, timeout_ms: int) -> bool:
+        """Wait for the worker, whose inbox has been closed, to finish what it had taken. Whether it did.
+
+        One that cannot, since the store is away, is not waited for longer: what it has not committed comes again.
+        """
+        _, unfinished = await asyncio.wait(self._tasks[:1], timeout=timeout_ms / 1_000)
+        return not unfinished
 
     async def stop(self) -> None:
         """End what still runs. What a worker has taken and not committed comes again."""

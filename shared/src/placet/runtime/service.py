@@ -180,7 +180,7 @@ class Service:
             await self._invoker.stop()
             await _within(SETTLE_MS, self._inbox.drained())
         self._inbox.close()
-        if not await _within(SETTLE_MS, self._loops.worker_ended()):
+        if not await self._loops.worker_ended(SETTLE_MS):
             log.warning("service.worker_given_up")
         await self._loops.flush_relay(FLUSH_MS)
 

@@ -57,6 +57,9 @@ class _Refused(Exception):  # noqa: N818  not an error: the store's no
 class MemoryStore(MemoryReader):
     """runtime.ports.Store and runtime.ports.Reader without durability. `snapshot` shows all of it to checkers."""
 
+    compares_and_sets = True
+    is_verbatim = True
+
     def __init__(self, clock: Clock) -> None:
         super().__init__()
         self._clock = clock

@@ -190,29 +190,37 @@ class RabbitInbox:
     # ── opening and parking ────────────────────────────────────────────────────────────
 
     async def _open(self, batch_max: int) -> None:
-        """Open what outsiders published, one AMQP message after the other, up to a batch."""
-        for _ in range(min(batch_max, len(self._unopened))):
+        """Open what outsiders published, one AMQP message after the other, up to a batch of good ones."""
+        opened = 0
+        while self._unopened and opened < batch_max:
             held = self._unopened[0]
-            refused: PlacetError | None = None
-            envelope: Envelope | None = None
             try:
                 envelope = await self._openers[held.message.queue](held.message)
             except RetryableError:
                 raise
             except PlacetError as error:
-                refused = error
+                await self._refuse(held, error)
+                continue
             except Exception as error:
                 log.exception("inbox.opener_raised", extra={"queue": held.message.queue})
-                refused = InvariantError(f"it could not be opened: {reason_of(error)}")
-            if not self._unopened or self._unopened[0] is not held:
-                return  # the channel ended meanwhile: all of it comes again
-            self._unopened.popleft()
-            if envelope is not None:
+                await self._refuse(held, InvariantError(f"it could not be opened: {reason_of(error)}"))
+                continue
+            if self._take_first(held):
                 self._waiting.add_opened(held, envelope)
-            elif refused is not None:
-                held.open = 1
-                self._park(held, held.message.body, refused)
-                await self._tell(held.message, refused)
+                opened += 1
+
+    def _take_first(self, held: Held) -> bool:
+        """Whether it still is there: the channel may have ended while it was opened, and then it comes again."""
+        if not self._unopened or self._unopened[0] is not held:
+            return False
+        self._unopened.popleft()
+        return True
+
+    async def _refuse(self, held: Held, error: PlacetError) -> None:
+        if self._take_first(held):
+            held.open = 1
+            self._park(held, held.message.body, error)
+            await self._tell(held.message, error)
 
     async def _tell(self, message: Incoming, error: PlacetError) -> None:
         """Best effort: the publisher learns that its message was refused, and why."""

@@ -41,6 +41,8 @@ class SqliteStore(SqlReader):
     Use it from one event loop. Made by `open`.
     """
 
+    compares_and_sets = True
+    is_verbatim = True
     _arrival = "journal.rowid"
 
     def __init__(self, path: Path, connection: sqlite3.Connection, lock: int, clock: Clock, locking: Locking) -> None:

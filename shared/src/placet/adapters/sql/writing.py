@@ -132,7 +132,7 @@ class Writer:
         if batch.letters:
             many(self._insert_letter, batch.letters)
         if batch.consumed:
-            many(self._delete_outbox, batch.consumed)
+            many(self._delete_outbox, batch.consumed.values())
 
     def _insert_fact(self, table: str) -> str:
         return self._sql.text(st.fact_insert, table, takes=FIELDS[table])
@@ -159,7 +159,7 @@ class _Batch:
         self.journal: list[tuple[Any, ...]] = []
         self.outbox: list[tuple[Any, ...]] = []
         self.letters: list[tuple[Any, ...]] = []
-        self.consumed: list[tuple[str]] = []
+        self.consumed: dict[str, tuple[str]] = {}
 
     def add(self, unit: Unit) -> None:
         """Raises `Refused` for U+0000, which PostgreSQL's text cannot hold."""
@@ -184,8 +184,9 @@ class _Batch:
             due_ms = max(o.not_before_ms, now_ms)
             sent = (o.id, o.destination, o.run_id, o.type, o.not_before_ms, due_ms, 0, o.body)
             self.outbox.append(_without_nul(sent))
+            self.consumed.pop(o.id, None)  # what an earlier unit consumed is not what this one sends
         self.letters += [_without_nul(_letter(letter)) for letter in unit.dead_letters]
-        self.consumed += [(outbox_id,) for outbox_id in unit.consumed]
+        self.consumed |= {outbox_id: (outbox_id,) for outbox_id in unit.consumed}
 
 
 def _without_nul(values: tuple[Any, ...]) -> tuple[Any, ...]:

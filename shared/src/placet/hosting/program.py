@@ -1,0 +1,102 @@
+"""Decides how a service starts and ends as a process: settings, logs, signals, exit code.
+
+    python -m placet_dispatcher [--role resume] [--check]
+
+The first SIGTERM (or SIGINT) drains; a second one ends at once, which loses nothing that was promised.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+
+from placet.errors import PlacetError, RetryableError
+from placet.hosting import exits, logs
+from placet.hosting.parts import PACKAGES, Parts
+from placet.hosting.serving import needed_by, serve
+from placet.settings import Settings, missing, parse_settings
+
+log = logging.getLogger("placet.hosting")
+
+Body = Callable[[Settings, asyncio.Event], Awaitable[int]]
+"""The life of a process: it ends soon after the event is set, and gives the exit code."""
+
+
+def main(parts: Parts, argv: Sequence[str] | None = None) -> int:
+    """Host a service, or what PLACET_HOSTS names, until it is told to end; the exit code."""
+    options = _options(parts, argv)
+    role = options.role or parts.queues[0]
+
+    def queues(settings: Settings) -> tuple[str, ...]:
+        return tuple(settings.hosts) or (role,)
+
+    async def body(settings: Settings, ending: asyncio.Event) -> int:
+        return await serve(parts, queues(settings), settings, ending, check_only=options.check)
+
+    return run_process(role, lambda settings: needed_by(parts, queues(settings)), body)
+
+
+def _options(parts: Parts, argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {PACKAGES[parts.queues[0]]}",
+        description=f"Placet's {parts.service}. It is set up by PLACET_* variables; see deploy/env.example.",
+    )
+    parser.add_argument("--check", action="store_true", help="look whether everything needed is there, and end")
+    if len(parts.queues) > 1:
+        parser.add_argument("--role", choices=parts.queues, help=f"which queue it serves (default: {parts.queues[0]})")
+    else:
+        parser.set_defaults(role=None)
+    return parser.parse_args(argv)
+
+
+def run_process(name: str, needed: Callable[[Settings], Mapping[str, str]], body: Body) -> int:
+    """Read the settings, start logging, and live until told to end. Everything wrong is one line with what to do."""
+    settings, findings = parse_settings(os.environ, _read)
+    text = os.environ.get("PLACET_LOG_FORMAT") == "text"
+    logs.set_up(name, settings or Settings(log_format="text" if text else "json"))
+    if settings is not None:
+        findings += missing(settings, needed(settings))
+    for finding in findings:
+        log.log(
+            logging.ERROR if finding.fatal else logging.WARNING,
+            "setting.wrong" if finding.fatal else "setting.unknown",
+            extra={"variable": finding.variable, "what": finding.message},
+        )
+    if settings is None or any(finding.fatal for finding in findings):
+        return exits.WRONG
+    try:
+        return asyncio.run(_live(settings, body))
+    except RetryableError as error:
+        log.error("service.unavailable", extra={"code": error.code.value, "what": error.message})
+        return exits.UNAVAILABLE
+    except PlacetError as error:
+        log.error("service.wrong", extra={"code": error.code.value, "what": error.message})
+        return exits.WRONG
+    except Exception:
+        log.exception("service.defect")
+        return exits.DEFECT
+
+
+async def _live(settings: Settings, body: Body) -> int:
+    ending = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def end(number: int) -> None:
+        if ending.is_set():
+            logging.shutdown()
+            os._exit(exits.SIGNALLED + number)  # at once: what was promised is committed, the rest comes again
+        log.info("service.told_to_end", extra={"signal": signal.Signals(number).name})
+        ending.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end, number)
+    return await body(settings, ending)
+
+
+def _read(path: str) -> str:
+    return Path(path).read_text(encoding="utf-8")
