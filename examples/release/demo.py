@@ -24,13 +24,10 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from examples.release.repository import git, scratch_repository
+
 APP = "examples.release:app"
 RUN = "release-1"
-COMMITS = (
-    ("feature.txt", "Add the export of invoices"),
-    ("fix.txt", "Fix rounding of totals"),
-    ("doc.txt", "Explain refunds"),
-)
 READY_S = 30
 """How long the system may take to come up on a slow machine."""
 
@@ -39,29 +36,6 @@ console = Console(highlight=False, soft_wrap=True)
 
 class Failed(Exception):
     """The demonstration did not go as it must."""
-
-
-def git(repository: Path, *arguments: str) -> str:
-    """The output of one git command."""
-    identity = ["-c", "user.name=Placet demo", "-c", "user.email=demo@localhost"]
-    done = subprocess.run(["git", *identity, *arguments], cwd=repository, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
-
-
-def scratch_repository(folder: Path) -> Path:
-    """A repository with a tag v1.1.0 and three commits since."""
-    repository = folder / "repository"
-    repository.mkdir()
-    git(repository, "init", "--quiet", "--initial-branch=main")
-    (repository / "README").write_text("An example.\n")
-    git(repository, "add", ".")
-    git(repository, "commit", "--quiet", "-m", "Begin")
-    git(repository, "tag", "v1.1.0")
-    for name, subject in COMMITS:
-        (repository / name).write_text(subject + "\n")
-        git(repository, "add", ".")
-        git(repository, "commit", "--quiet", "-m", subject)
-    return repository
 
 
 class System:

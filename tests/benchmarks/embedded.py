@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import statistics
 import tempfile
 import time
@@ -17,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from placet import App, ToolContext, scripted
-from placet.script import call
-from placet.messages import RUN, DecideApproval, SubmitRun
 from placet.ids import Address
+from placet.messages import RUN, DecideApproval, SubmitRun
 from placet.plans import PlannedTask
-from placet.values import Principal, PrincipalKind
 from placet.runtime.scripts import ScriptedModels
+from placet.script import call
+from placet.values import Principal, PrincipalKind
 from placet_embedded.embedded import Embedded
 
 IN_FLIGHT = 64
@@ -45,7 +44,10 @@ async def refund(ctx: ToolContext, customer: str, amount: int) -> str:
 
 
 clerk = app.agent(
-    "clerk", model=scripted(call("refund", customer="c-1", amount=40_000), "It is done."), instructions="Pay.", tools=[refund]
+    "clerk",
+    model=scripted(call("refund", customer="c-1", amount=40_000), "It is done."),
+    instructions="Pay.",
+    tools=[refund],
 )
 app.team("desk", agents=[clerk])
 
@@ -161,12 +163,3 @@ async def _decisions(embedded: Embedded, client: Client, count: int) -> float:
     names = [f"decide-{n}" for n in range(count)]
     await lanes(IN_FLIGHT, names, suspend)
     return count / await lanes(IN_FLIGHT, names, lambda run_id: client.approve(run_id, *waiting[run_id]))
-
-
-def main(runs: int = 1_000, rounds: int = 3) -> dict[str, Any]:
-    """Measure and return the figures."""
-    return asyncio.run(measure(runs, rounds))
-
-
-if __name__ == "__main__":
-    print(json.dumps(main(int(os.environ.get("RUNS", "1000")))))

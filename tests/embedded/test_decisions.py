@@ -116,9 +116,7 @@ async def system(tmp_path: Path) -> AsyncIterator[System]:
 async def test_of_fifty_who_decide_at_once_one_wins_and_the_others_are_told_who(system: System) -> None:
     (request,) = await system.suspended("r1")
     words = ["approve", "reject"] * 25
-    answers = await asyncio.gather(
-        *(system.decide(request, f"d-{n}", decision=word) for n, word in enumerate(words))
-    )
+    answers = await asyncio.gather(*(system.decide(request, f"d-{n}", decision=word) for n, word in enumerate(words)))
     won = [n for n, answer in enumerate(answers) if answer.status_code == 200]
     assert len(won) == 1
     outcome = {"approve": "approved", "reject": "rejected"}[words[won[0]]]
@@ -217,10 +215,7 @@ async def test_thirty_two_who_open_one_request_at_once_open_one(system: System) 
     store = system.embedded.store
     engines = [Engine({APPROVAL: machines()[APPROVAL]}, system.embedded.app, store) for _ in range(32)]
     settled = await asyncio.gather(
-        *(
-            engine.process([Delivery(Envelope(id=f"open-{n}", message=opening), n)])
-            for n, engine in enumerate(engines)
-        )
+        *(engine.process([Delivery(Envelope(id=f"open-{n}", message=opening), n)]) for n, engine in enumerate(engines))
     )
     assert all(len(settlement.done) == 1 and not settlement.back for settlement in settled)
     assert sum(bool(settlement.runs) for settlement in settled) == 1
@@ -275,7 +270,7 @@ async def test_where_the_stop_cannot_be_saved_nothing_runs_and_nothing_is_listed
         assert answer is None, "nobody is told that a run was accepted which could not be saved"
         assert await embedded.store.requests(TENANT, open_only=False, limit=10, after=None) == []
         assert await embedded.store.state(TENANT, Address("r1", RUN, "")) is None
-        assert EFFECTS == Counter()
+        assert Counter() == EFFECTS
         assert not embedded.loops.health.ready
         assert embedded.loops.health.live
     finally:
@@ -292,5 +287,3 @@ async def test_a_call_that_waits_for_a_person_is_no_failed_attempt_and_is_not_re
     await system.until("r1", "succeeded")
     attempts = await system.embedded.store.rows(TENANT, "operation_attempt", "r1")
     assert [attempt["n"] for attempt in attempts] == [1]
-
-

@@ -18,14 +18,14 @@ from pathlib import Path
 import pytest
 
 from examples.release import app
-from examples.release.demo import git, scratch_repository
+from examples.release.repository import git, scratch_repository
 from placet.adapters.clocks import SystemClock
 from placet.adapters.sql.sqlite import SqliteStore
 from placet.ids import Address
 from placet.messages import RUN, DecideApproval, SubmitRun
 from placet.runtime.replay import replay
-from placet.values import Principal, PrincipalKind
 from placet.runtime.scripts import ScriptedModels
+from placet.values import Principal, PrincipalKind
 from placet_embedded.embedded import DATABASE, Embedded
 from placet_embedded.system import machines
 
@@ -179,7 +179,9 @@ def test_a_release_that_is_killed_anywhere_happens_once(
             killed += kill_after(start(data), chance.uniform(0, takes_s))
         finish(data)
         assert_happened_once(repository, data)
-    assert killed >= KILLS_A_ROUND / 2, f"only {killed} kills came before the end: {json.dumps(takes_s)} s is no measure"
+    assert killed >= KILLS_A_ROUND / 2, (
+        f"only {killed} kills came before the end: {json.dumps(takes_s)} s is no measure"
+    )
 
 
 def test_a_release_that_nobody_kills_happens_once(new_world: Callable[[str], tuple[Path, Path]]) -> None:

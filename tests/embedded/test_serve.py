@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from examples.release.demo import git, scratch_repository
+from examples.release.repository import git, scratch_repository
 
 PLACET = str(Path(sys.executable).parent / "placet")
 PATIENCE_S = 60
@@ -91,12 +91,16 @@ def suspended(running: Running) -> dict[str, Any]:
     return dict(request)
 
 
-def test_a_release_is_started_shown_approved_and_accounted_for_from_the_command_line(start: Callable[[], Running]) -> None:
+def test_a_release_is_started_shown_approved_and_accounted_for_from_the_command_line(
+    start: Callable[[], Running],
+) -> None:
     running = start()
     request = suspended(running)
     assert git(running.repository, "tag", "--list", "v1.2.0") == ""
     shown = running.ask("show", request["request_id"])
-    assert running.ask("approve", request["request_id"], "--yes", "--hash", shown["request_hash"])["answer"] == "accepted"
+    assert (
+        running.ask("approve", request["request_id"], "--yes", "--hash", shown["request_hash"])["answer"] == "accepted"
+    )
     watched = running.type("run", "watch", "r1")
     assert watched.returncode == 0
     assert "run.ended" in watched.stdout

@@ -41,9 +41,8 @@ def test_a_line_is_an_object_with_the_event_and_its_fields(stream: io.StringIO) 
     logs.set_up("planner", Settings(), stream)
     logging.getLogger("placet.x").info("turn.done", extra={"run_id": "r1", "took_ms": 12})
     (line,) = lines(stream)
-    assert line.items() >= {
-        "event": "turn.done", "level": "info", "logger": "placet.x", "service": "planner", "run_id": "r1", "took_ms": 12,
-    }.items()  # fmt: skip
+    expected = {"event": "turn.done", "level": "info", "logger": "placet.x", "service": "planner", "run_id": "r1"}
+    assert line.items() >= (expected | {"took_ms": 12}).items()
     assert line["at"].endswith("+00:00")
 
 
@@ -64,7 +63,7 @@ def test_no_password_of_an_address_is_logged(stream: io.StringIO, form: Any) -> 
     url = "postgresql://planner:hush-hush@db:5432/placet"
     logging.getLogger("placet.x").error("cannot reach %s", url, extra={"what": f"tried {url}", "urls": [url]})
     try:
-        raise OSError(f"no route to amqp://u:hush-hush@mq/v")
+        raise OSError("no route to amqp://u:hush-hush@mq/v")
     except OSError:
         logging.getLogger("placet.x").exception("went.wrong")
     assert "hush" not in stream.getvalue()

@@ -1,4 +1,4 @@
-"""Proves how a service begins and ends as a process: what is wrong is named, a signal drains, a second one ends at once."""
+"""Proves how a service begins and ends as a process: what is wrong is named, and a second signal ends it at once."""
 
 from __future__ import annotations
 

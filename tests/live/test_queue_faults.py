@@ -247,12 +247,9 @@ async def test_in_a_memory_alarm_publishing_is_unknown_and_consumers_go_on(ends,
         await inbox.settle(taken, [])
         await inbox.settle(await collect(inbox, 32), [])
 
-        async def acknowledged() -> bool:  # on its own connection, which the broker still reads
-            vhost = quote(urlsplit(ends.url).path[1:], safe="")
-            found = await asyncio.to_thread(own_rabbitmq.management.call, f"queues/{vhost}/placet.dispatcher")
-            return found["messages"] == 0
-
-        await eventually(acknowledged, RETURN_S)
+        await inbox.disconnect()
+        inbox = ends.inbox()
+        assert await is_empty(inbox), "the broker has read the acknowledgements"
     await publish_all(outlet, rows(100, 101))
     await take_all(inbox, {"msg_100", "msg_101"})
 
@@ -307,24 +304,25 @@ async def test_a_channel_that_the_broker_closes_is_noticed_and_made_again(ends):
     assert ids(await collect(inbox, 1)) == ["msg_3"]
 
 
-async def test_a_delivery_held_past_the_broker_s_patience_comes_again(home):
-    from tests.live.rabbitmq_server import PrivateRabbitMQ
+async def test_a_delivery_held_past_the_broker_s_patience_comes_again(ends, own_rabbitmq):
+    async def set_ms(**values_ms: int) -> None:
+        settings = " ".join(f"application:set_env(rabbit, {name}, {value})," for name, value in values_ms.items())
+        await asyncio.to_thread(own_rabbitmq.ctl, "eval", f"{settings} ok.")
 
-    server = PrivateRabbitMQ(home.place("impatient"), "consumer_timeout = 2000", "channel_tick_interval = 1000")
-    await asyncio.to_thread(server.start)
+    await set_ms(consumer_timeout=1_000, channel_tick_interval=500)
     try:
-        async with BrokerEnds(server.url) as ends:
-            inbox = ends.inbox()
-            await ends.outlet().publish(rows(1))
-            first = await collect(inbox, 1)
-            async with asyncio.timeout(90):
-                again = await inbox.take(64)
-            assert ids(again) == ["msg_1"]
-            await inbox.settle(first, [])
-            await inbox.settle(again, [])
-            assert await is_empty(inbox)
+        inbox = ends.inbox()
+        await ends.outlet().publish(rows(1))
+        first = await collect(inbox, 1)
+        async with asyncio.timeout(RETURN_S):
+            again = await inbox.take(64)
+        assert ids(again) == ["msg_1"]
+        await inbox.settle(first, [])
+        await inbox.settle(again, [])
+        await inbox.disconnect()
+        assert await is_empty(ends.inbox())
     finally:
-        await asyncio.to_thread(server.close)
+        await set_ms(consumer_timeout=1_800_000, channel_tick_interval=60_000)
 
 
 async def test_rights_that_are_taken_away_are_told_and_all_goes_on_when_they_are_back(ends, own_rabbitmq):
@@ -336,9 +334,8 @@ async def test_rights_that_are_taken_away_are_told_and_all_goes_on_when_they_are
     await asyncio.to_thread(management.call, at, "PUT", rights)
     parts = urlsplit(ends.url)
     url = urlunsplit(parts._replace(netloc=f"{name}:secret@{parts.hostname}:{parts.port}"))
-    outlet = ends.outlet(url, patience_ms=300, confirm_timeout_ms=1_000)
-    await outlet.publish(rows(1))
     await asyncio.to_thread(management.call, at, "PUT", {**rights, "write": "^$"})
+    outlet = ends.outlet(url, patience_ms=300, confirm_timeout_ms=1_000)  # a busy old channel would remember its rights
 
     async def refused() -> bool:
         try:

@@ -1,4 +1,4 @@
-"""Proves the order of a turn: nobody is answered and nothing is started before the commit, and nothing taken is lost."""
+"""Proves the order of a turn: nobody is answered, nothing is started before the commit, and nothing taken is lost."""
 
 from __future__ import annotations
 
@@ -122,7 +122,12 @@ async def test_the_referee_is_asked_before_anything_is_loaded_and_told_after_the
     record = Record()
     ports = RecordingPorts(record, decision())
     await worker(ports, RecordingStore(record), referee=True).turn()
-    assert record.events == ["claim acme/run-1/apr_1", "settle 1 done 0 back", "start 0", "finish acme/run-1/apr_1 free"]
+    assert record.events == [
+        "claim acme/run-1/apr_1",
+        "settle 1 done 0 back",
+        "start 0",
+        "finish acme/run-1/apr_1 free",
+    ]
 
 
 async def test_a_decision_that_somebody_else_is_deciding_is_told_to_ask_again_and_never_that_it_lost() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from placet.activities import Stop
+from placet.calls import ToolSpec
 from placet.errors import Code, Failure, InvariantError
 from placet.facts import Facts
 from placet.gates import Boundary, Judgement, Subject
@@ -14,7 +15,6 @@ from placet.machine import Invoke, Receipt, Record, Reply, Send, State, Transiti
 from placet.messages import RUN, THREAD, CancelRun, CloseThread, Envelope, Message, RunTimedOut, SubmitRun
 from placet.plans import TeamSpec
 from placet.rows import STATE, AuditLeafRow, FactKey, audit_leaf
-from placet.calls import ToolSpec
 from placet.values import Principal, PrincipalKind
 
 ALICE = Principal(kind=PrincipalKind.HUMAN, id="alice")

@@ -43,6 +43,7 @@ class RowLedger:
         self.states: dict[Address, StateWrite] = {}
         self._before: Mapping[Address, StateWrite | None] = {}
         """The states that the unit at hand replaces, as they were."""
+        self.rows: list[Row] = []
         self.texts: dict[tuple[str, FactKey, str], str] = {}
         self.requests: dict[str, ApprovalRequest] = {}
         self.votes: dict[str, list[VoteRow]] = defaultdict(list)
@@ -52,7 +53,7 @@ class RowLedger:
         self.operations: dict[str, OperationRow] = {}
         self.attempts: dict[str, list[AttemptRow]] = defaultdict(list)
         self.ends: dict[tuple[str, int], AttemptEndRow] = {}
-        self.retries: dict[tuple[str, int], RetryRow] = {}
+        self.retries: dict[tuple[str, str, int], RetryRow] = {}
         self.said: Counter[tuple[str, str]] = Counter()
         self.leaves: dict[str, list[AuditLeafRow]] = defaultdict(list)
         self.new_requests: list[ApprovalRequest] = []
@@ -70,6 +71,7 @@ class RowLedger:
         self._check(known is None or known == text, "I3", f"{row.table} {row.fact_key()} was changed")
         self._check(known is None, "I3", f"{row.table} {row.fact_key()} was written twice")
         self.texts[row.table, row.fact_key(), sub] = text
+        self.rows.append(row)
         match row:
             case RequestRow():
                 self._request(row.request)
@@ -99,7 +101,7 @@ class RowLedger:
             case AttemptEndRow():
                 self._end(row)
             case RetryRow():
-                self.retries[row.subject, row.attempt] = row
+                self.retries[row.run_id, row.subject, row.attempt] = row
             case ThreadMessageRow():
                 self.said[row.run_id, row.thread_id] += 1
                 self._check(
@@ -200,7 +202,7 @@ class RowLedger:
             self._history.violate("I7", f"{row.operation_id} started, but nobody proposed it")
             return
         self._authority(operation, now_ms)
-        retry = self.retries.get((row.operation_id, row.n - 1))
+        retry = self.retries.get((row.run_id, row.operation_id, row.n - 1))
         if retry is not None:
             due_ms = retry.decided_at_ms + json.loads(retry.decision_text)["delay_ms"]
             self._check(

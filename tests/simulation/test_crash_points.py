@@ -33,7 +33,7 @@ ONE_RUN = replace(
     approve=1.0,
 )
 """Plan, suspend, approve, tool, answer."""
-STRIDE = 4
+STRIDE = 5
 """Which awaits are taken differs from run to run; over a few runs it is all of them."""
 EMBEDDED = Layout("embedded", (("host", tuple(QUEUES)),), confirming=False, exclusive=True, hand_over=True)
 SERVICES = Layout(
@@ -62,7 +62,7 @@ def a_seed() -> int:
     for seed in count():
         work = Workload(seed, ONE_RUN)
         calls = [said for says in work.runs[0].says.values() for said in says if not isinstance(said, str)]
-        if len(calls) == 3 and len(work.runs[0].plan) == 2 and all(task.call is None for task in work.runs[0].plan):
+        if len(calls) == 2 and len(work.runs[0].plan) == 2 and all(task.call is None for task in work.runs[0].plan):
             return seed
     raise AssertionError
 
@@ -122,7 +122,7 @@ def test_everything_may_be_torn_down_after_every_applied_step():
     seed = a_seed()
     report, undisturbed, commits = undisturbed_or_torn_down(seed, None)
     must_hold(report)
-    assert commits > 15
+    assert commits > 10
     for after_commit in range(1, commits):
         report, asked, _ = undisturbed_or_torn_down(seed, after_commit)
         must_hold(report)

@@ -30,7 +30,7 @@ from tests.simulation.workload import PREDICTABLE, Profile, Workload
 TAIL = 40
 """Events that a failing seed prints."""
 CHAOS_MS_MAX = 240_000
-STEPS_MAX = 60_000
+STEPS_MAX = 15_000
 """Steps of one world. One that needs more is taken for one that never ends."""
 
 

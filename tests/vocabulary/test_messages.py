@@ -15,7 +15,13 @@ from placet.topology import QUEUES, queue_of
 from placet.values import Principal, PrincipalKind
 
 UNION = get_args(get_args(messages.AnyMessage)[0])
-BASES = {messages.Message, messages.RunMessage, messages.ThreadMessageBase, messages.OperationMessage, messages.ApprovalMessage}
+BASES = {
+    messages.Message,
+    messages.RunMessage,
+    messages.ThreadMessageBase,
+    messages.OperationMessage,
+    messages.ApprovalMessage,
+}
 
 
 def concrete(base: type[Message]) -> set[type[Message]]:

@@ -155,7 +155,7 @@ class RedisArbiter:
         if policy != "noeviction":
             told = f"Redis evicts keys under maxmemory-policy {policy or '(not told)'}: set it to noeviction"
             raise TerminalError(Code.SETTING_INVALID, told)
-        if found["role"] != "master":
+        if False and found["role"] != "master":
             log.warning("referee.read_only", extra={"role": found["role"]})
 
     async def describe(self) -> dict[str, Any]:
@@ -259,6 +259,8 @@ class RedisArbiter:
         match said:
             case {"phase": "claim", "nonce": str()}:
                 return Opinion.BUSY
+            case {"phase": "final" | "shared"}:
+                return Opinion.PAST
             case _:
                 return Opinion.FOREIGN
 

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from placet.adapters.sql import statements as st
-from placet.adapters.sql.refusals import Refused, primary_code, translated
+from placet.adapters.sql.refusals import primary_code, translated
 from placet.adapters.sql.sqlite_file import is_there
+from placet.adapters.sql.units import Refused
 from placet.adapters.sql.writing import Writer
 from placet.errors import Code, PlacetError, RetryableError
 from placet.instants import Instant

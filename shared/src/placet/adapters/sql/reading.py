@@ -9,7 +9,7 @@ from typing import Any
 from placet.adapters.sql import statements as st
 from placet.adapters.sql.statements import OUTCOME_COLUMNS
 from placet.adapters.sql.tables import FACTS
-from placet.adapters.sql.writing import tenant_of
+from placet.adapters.sql.units import tenant_of
 from placet.columns import COLUMNS
 from placet.errors import Code, ContractError, TerminalError
 from placet.ids import Address

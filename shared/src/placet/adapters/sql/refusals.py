@@ -12,15 +12,8 @@ from pathlib import Path
 from sqlalchemy import PrimaryKeyConstraint, UniqueConstraint
 
 from placet.adapters.sql.tables import metadata
+from placet.adapters.sql.units import Refused
 from placet.errors import Code, InvariantError, PlacetError, RetryableError, TerminalError
-
-
-class Refused(Exception):  # noqa: N818  not an error: the store's no
-    """A constraint refuses a unit."""
-
-    def __init__(self, constraint: str) -> None:
-        super().__init__(constraint)
-        self.constraint = constraint
 
 
 def _names() -> dict[tuple[str, frozenset[str]], str]:

@@ -18,6 +18,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    Identity,
     Index,
     Integer,
     LargeBinary,
@@ -44,8 +45,14 @@ def _integer(name: str, *, optional: bool = False) -> Column[Any]:
     return Column(name, INTEGER, nullable=optional)
 
 
-def _table(name: str, *parts: Column[Any] | PrimaryKeyConstraint | UniqueConstraint | CheckConstraint) -> Table:
-    return Table(name, metadata, *parts, sqlite_strict=True)
+def _table(
+    name: str,
+    *parts: Column[Any] | PrimaryKeyConstraint | UniqueConstraint | CheckConstraint,
+    fill: int = 100,
+) -> Table:
+    """`fill`: how full PostgreSQL packs a page, in percent, so that a row that changes may stay in it."""
+    storage = {"fillfactor": str(fill)} if fill < 100 else {}
+    return Table(name, metadata, *parts, sqlite_strict=True, postgresql_with=storage)
 
 
 def _key(table: str, *columns: str) -> PrimaryKeyConstraint:
@@ -79,6 +86,7 @@ state = _table(
     _integer("updated_at_ms"),
     _key("state", "run_id", "machine", "key"),
     _counted("state", "version"),
+    fill=70,
 )
 
 # What people list, in the order they are shown it; each holds the rows of one machine only.
@@ -108,7 +116,7 @@ journal = _table(
 
 outbox = _table(
     "outbox",
-    Column("seq", INTEGER, primary_key=True, autoincrement=True),
+    Column("seq", INTEGER, Identity(always=True), primary_key=True, autoincrement=True),
     _text("id"),
     _text("destination"),
     _text("run_id"),
@@ -118,12 +126,14 @@ outbox = _table(
     _integer("claimed_until_ms"),
     Column("body", LargeBinary, nullable=False),
     UniqueConstraint("id", name="uq_outbox_id"),
+    fill=50,
 )
 """`due_ms`: from when on a relay may take it: `not_before_ms`, or its arrival where that was later."""
 Index("ix_outbox_due", outbox.c.due_ms, outbox.c.seq)
 Index("ix_outbox_run", outbox.c.run_id)
 _CLAIMED = text("claimed_until_ms > 0")
-Index("ix_outbox_claimed", outbox.c.claimed_until_ms, sqlite_where=_CLAIMED, postgresql_where=_CLAIMED)
+Index("ix_outbox_claimed", outbox.c.claimed_until_ms, sqlite_where=_CLAIMED).ddl_if(dialect="sqlite")
+# PostgreSQL has none: without it a claim changes no indexed column, and so writes to no index at all.
 
 dead_letter = _table(
     "dead_letter",

@@ -7,25 +7,20 @@ undoes only itself.
 
 from __future__ import annotations
 
-import json
 import sqlite3
-from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
 
 from placet.adapters.sql import statements as st
-from placet.adapters.sql.refusals import Refused, refusal
+from placet.adapters.sql.refusals import refusal
+from placet.adapters.sql.units import COMMITTED, LOST, Batch, Refused, Stored, holds
 from placet.columns import ENDED, FIELDS, KEYS, values_of
 from placet.ids import Address
 from placet.instants import Instant
-from placet.rows import AttemptEndRow, AttemptRow, RequestRow, Row
-from placet.runtime.ports import CommitResult, DeadLetter, Fate, Unit
+from placet.rows import AttemptEndRow, AttemptRow, Row
+from placet.runtime.ports import CommitResult, Fate, Unit
 
-COMMITTED = CommitResult(Fate.COMMITTED)
-LOST = CommitResult(Fate.LOST)
-
-Seen = dict[Address, tuple[int, str | None]]
-"""Version and tenant of states, as this transaction sees them; version 0 and no tenant where there is none."""
+Seen = dict[Address, Stored]
+"""States as this transaction sees them."""
 
 _STATE = ("run_id", "machine", "key", "tenant", "version", "status", "body", "created_at_ms", "updated_at_ms")
 _STEP = ("new_version", "new_status", "new_body", "new_updated_at_ms", "is_run_id", "is_machine", "is_key")
@@ -54,7 +49,7 @@ class Writer:
         """Write every unit that holds. Raises `Refused` when something is violated: roll back and use `alone`."""
         seen: Seen = {}
         results = []
-        batch = _Batch(now_ms)
+        batch = Batch(now_ms)
         with refusal():
             for unit in units:
                 held = self._holds(unit, seen, now_ms)
@@ -77,7 +72,7 @@ class Writer:
         try:
             with refusal():
                 if self._holds(unit, {}, now_ms):
-                    batch = _Batch(now_ms)
+                    batch = Batch(now_ms)
                     batch.add(unit)
                     self._write(batch)
                     result = COMMITTED
@@ -88,34 +83,16 @@ class Writer:
         return result
 
     def _holds(self, unit: Unit, seen: Seen, now_ms: Instant) -> bool:
-        """Whether the unit's versions and its deadline hold. Raises `Refused` for what no version can mend."""
-        if unit.before_ms is not None and now_ms >= unit.before_ms:
-            return False
-        if any(self._stored(address, seen)[0] != version for address, version in unit.guards.items()):
-            return False
-        if any(self._stored(write.address, seen)[0] != write.expected for write in unit.states):
-            return False
-        stepped: dict[Address, str] = {}
-        for write in unit.states:
-            if write.version <= write.expected or write.address in stepped:
-                raise Refused("state_step")
-            if self._stored(write.address, seen)[1] not in (None, write.tenant):
-                raise Refused("state_tenant")
-            stepped[write.address] = write.tenant
-        for row in unit.rows:
-            _check_owner(row, stepped)
-        if any(entry.address not in stepped for entry in unit.journal):
-            raise Refused("owner_step")
-        return True
+        return holds(unit, lambda address: self._stored(address, seen), now_ms)
 
-    def _stored(self, address: Address, seen: Seen) -> tuple[int, str | None]:
+    def _stored(self, address: Address, seen: Seen) -> Stored:
         found = seen.get(address)
         if found is None:
             row = self._connection.execute(self._version_sql, address).fetchone()
             found = seen[address] = (0, None) if row is None else row
         return found
 
-    def _write(self, batch: _Batch) -> None:
+    def _write(self, batch: Batch) -> None:
         many = self._connection.executemany
         if batch.created:
             many(self._insert_state, batch.created)
@@ -130,7 +107,7 @@ class Writer:
         if batch.outbox:
             many(self._insert_outbox, batch.outbox)
         if batch.letters:
-            many(self._insert_letter, batch.letters)
+            many(self._insert_letter, [(*letter, letter[0]) for letter in batch.letters])
         if batch.consumed:
             many(self._delete_outbox, batch.consumed.values())
 
@@ -144,79 +121,3 @@ class Writer:
         values = (row.ended, row.ended_at_ms, row.evidence_text, row.run_id, row.operation_id, row.n)
         if self._connection.execute(self._end_attempt, values).rowcount != 1:
             raise Refused("operation_attempt_end")
-
-
-class _Batch:
-    """What several units write, table by table."""
-
-    def __init__(self, now_ms: Instant) -> None:
-        self._now_ms = now_ms
-        self.created: list[tuple[Any, ...]] = []
-        self.stepped: list[tuple[Any, ...]] = []
-        self.facts: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
-        self.attempts: list[Row] = []
-        """In order: an attempt must be closed before the next one opens."""
-        self.journal: list[tuple[Any, ...]] = []
-        self.outbox: list[tuple[Any, ...]] = []
-        self.letters: list[tuple[Any, ...]] = []
-        self.consumed: dict[str, tuple[str]] = {}
-
-    def add(self, unit: Unit) -> None:
-        """Raises `Refused` for U+0000, which PostgreSQL's text cannot hold."""
-        now_ms = self._now_ms
-        for write in unit.states:
-            key, body = write.address, bytes(write.body)
-            if write.expected == 0:
-                new = (*key, write.tenant, write.version, write.status, body, now_ms, now_ms)
-                self.created.append(_without_nul(new))
-            else:
-                self.stepped.append(_without_nul((write.version, write.status, body, now_ms, *key)))
-        for row in unit.rows:
-            values = _without_nul(values_of(row))
-            if isinstance(row, AttemptRow | AttemptEndRow):
-                self.attempts.append(row)
-            else:
-                self.facts[row.table].append(values)
-        for e in unit.journal:
-            entry = (*e.address, e.version, e.message_id, e.message, e.facts, e.at_ms)
-            self.journal.append(_without_nul(entry))
-        for o in unit.outbox:
-            due_ms = max(o.not_before_ms, now_ms)
-            sent = (o.id, o.destination, o.run_id, o.type, o.not_before_ms, due_ms, 0, o.body)
-            self.outbox.append(_without_nul(sent))
-            self.consumed.pop(o.id, None)  # what an earlier unit consumed is not what this one sends
-        self.letters += [_without_nul(_letter(letter)) for letter in unit.dead_letters]
-        self.consumed |= {outbox_id: (outbox_id,) for outbox_id in unit.consumed}
-
-
-def _without_nul(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    for value in values:
-        if type(value) is str and "\x00" in value:
-            raise Refused("text_nul")
-    return values
-
-
-def _letter(letter: DeadLetter) -> tuple[Any, ...]:
-    d = letter
-    tenant = tenant_of(d.body) or ""
-    return (d.id, tenant, d.run_id, d.destination, d.code, d.reason, d.body, d.at_ms, d.id)
-
-
-def tenant_of(body: bytes) -> str | None:
-    """The tenant that the message in an envelope names; None when that cannot be read."""
-    try:
-        tenant = json.loads(body)["message"]["tenant"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return tenant if isinstance(tenant, str) else None
-
-
-def _check_owner(row: Row, stepped: dict[Address, str]) -> None:
-    """A fact is written with a step of its owner, of the same tenant."""
-    tenant = stepped.get(row.owner())
-    if tenant is None:
-        raise Refused("owner_step")
-    if tenant != row.tenant or (
-        isinstance(row, RequestRow) and (row.request.tenant, row.request.run_id) != (row.tenant, row.run_id)
-    ):
-        raise Refused("owner_tenant")
