@@ -14,11 +14,11 @@ PYTHONS := python3.13 python3.12 python3.11 python3
 WORKERS ?= 2
 SEEDS ?= 1000
 
-.PHONY: help setup demo run test check format simulate bench conformance constraints clean
+.PHONY: help setup demo run test check format simulate bench conformance up down scale logs compose-test constraints clean
 
 help:  ## list the verbs
-	@sed -nE 's/^([a-z]+):.*## (.*)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | while IFS='|' read -r verb what; do \
-	  printf '  make %-12s %s\n' "$$verb" "$$what"; done
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | while IFS='|' read -r verb what; do \
+	  printf '  make %-13s %s\n' "$$verb" "$$what"; done
 
 setup: $(STAMP)  ## make the virtual environment (.venv) with pinned versions; every verb below implies it
 
@@ -48,6 +48,25 @@ bench: $(STAMP)  ## measure runs and decisions per second on this machine
 
 conformance: $(STAMP)  ## run the tests of numbered cases and print a table by case
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q --conformance $(ARGS)
+
+up:  ## build and start the whole system in containers, and wait until it is healthy (Docker with Compose 2)
+	@python3 deploy/make_secrets.py
+	@docker compose up --detach --build --wait
+	@echo "Placet is up at http://$${PLACET_BIND:-127.0.0.1}:$${PLACET_PORT:-7300}."
+	@echo "Try: export PLACET_TOKEN_FILE=deploy/secrets/token; placet run start release --goal 'Cut the next release' --wait"
+
+down:  ## stop it; WIPE=1: and forget everything it knows
+	@docker compose down $(if $(WIPE),--volumes)
+
+scale:  ## change how many there are of a service: SERVICE=tool-executor N=3
+	@docker compose scale $(SERVICE)=$(N)
+
+logs:  ## follow the logs of all services, or of one: SERVICE=planner
+	@docker compose logs --follow --tail 100 $(SERVICE)
+
+compose-test: $(STAMP)  ## run the system in containers of its own and break it; makes base images where none can be pulled
+	@deploy/local-images/ensure.sh
+	@PLACET_TEST_COMPOSE=1 $(BIN)/python -m pytest -v tests/live/test_compose.py $(ARGS)
 
 constraints: $(STAMP)  ## resolve again and write constraints.txt with the newest releases
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-header --no-annotate --all-extras \

@@ -13,9 +13,11 @@ import pytest
 from placet.adapters.sql import sqlite_file
 from placet.adapters.sql.sqlite import SqliteStore
 from placet.errors import Code, RetryableError, TerminalError
+from placet.requests import verify_request
+from placet.rows import RequestRow
 from tests.builders import RUN_ID, TENANT
 from tests.contracts.faulty import COMMITTED, break_commit, refused, version_of
-from tests.contracts.units import ManualClock, leaf, run_at, step
+from tests.contracts.units import ManualClock, leaf, request, run_at, step
 
 
 @pytest.fixture
@@ -169,3 +171,23 @@ async def test_the_files_are_for_their_owner_only(tmp_path):
 async def test_every_commit_reaches_the_disk_before_it_is_told(store):
     assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
     assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+async def test_a_question_that_somebody_changed_on_the_disk_reaches_whoever_verifies_it(path):
+    asked = request()
+    store = await SqliteStore.open(path, clock=ManualClock())
+    await store.commit([step(asked.owner(), 0, asked)])
+    await store.close()
+    intruder = sqlite3.connect(path)
+    intruder.execute("DROP TRIGGER approval_request_update")
+    intruder.execute("UPDATE approval_request SET scope = 'nonsense'")
+    intruder.commit()
+    intruder.close()
+    store = await SqliteStore.open(path, clock=ManualClock())
+    row = (await store.load([], [asked.fact_key()])).rows[asked.fact_key()]
+    assert isinstance(row, RequestRow)
+    assert row.request.model_dump()["scope"] == "nonsense"
+    with pytest.raises(TerminalError) as raised:
+        verify_request(row.request)
+    assert raised.value.code is Code.APPROVAL_INTEGRITY_ERROR
+    await store.close()

@@ -110,6 +110,7 @@ async def test_a_key_taken_between_the_watch_and_the_claim_is_busy_and_the_rest_
         assert list(await theirs.claim(["key-5"], "n-2")) == [True]
         assert list(await claiming) == [n != 5 for n in range(64)]
         assert (mine.counts.claimed, mine.counts.busy, mine.counts.failures) == (63, 1, 0)
+        assert mine.counts.contended == 1
 
 
 async def test_keys_taken_again_and_again_are_claimed_one_by_one(redis_url, redis_prefix):
@@ -279,9 +280,11 @@ async def test_a_redis_that_evicts_keys_bars_nobody(own_redis):
         await claims(arbiter, 250, "late")
 
 
-async def test_a_read_only_replica_is_none_to_claim_on(own_redis):
+async def test_a_read_only_replica_is_none_to_claim_on(own_redis, caplog):
     async with redis.asyncio.Redis.from_url(own_redis.url) as direct, referee(own_redis.url) as arbiter:
         await direct.replicaof("127.0.0.1", "1")
+        await arbiter.check()
+        assert [record.message for record in caplog.records] == ["referee.read_only"]
         await claims(arbiter, 20)
         assert (arbiter.counts.failures, arbiter.counts.claimed) == (FAILURES_MAX, 0)
         await direct.replicaof("NO", "ONE")

@@ -93,6 +93,16 @@ async def test_two_workers_of_one_process_may_share_a_referee(arbiter):
     assert all(second for _, second in granted)
 
 
+async def test_a_claim_that_was_refused_leaves_no_watch_behind_to_spoil_the_next(arbiter, redis_url, redis_prefix):
+    other = RedisArbiter(redis_url, environment=redis_prefix, slow_ms=PATIENT_MS)
+    await other.claim(["a"], "n-2")
+    assert list(await arbiter.claim(["a"], "n-1")) == [False]
+    await other.finish({"a": Mark.FREE}, "n-2")
+    await other.close()
+    assert list(await arbiter.claim(["b"], "n-3")) == [True]
+    assert arbiter.counts.contended == 0
+
+
 async def test_a_batch_costs_two_exchanges_whatever_its_size(arbiter, direct):
     await arbiter.check()
     before = await direct.info("stats")

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from placet.cli import decisions, development, exits, hashing, inbox, runs, session
+from placet.cli import decisions, deployment, development, exits, hashing, inbox, runs, session
 
 app = typer.Typer(
     name="placet",
@@ -64,6 +64,8 @@ app.command("resolve")(decisions.resolve)
 app.command("revoke")(decisions.revoke)
 app.command("hash")(hashing.hash_document)
 app.command("doctor")(development.doctor)
+app.command("migrate")(deployment.migrate)
+app.add_typer(deployment.topology_app, name="topology")
 for _name, _command in runs.COMMANDS.items():
     run_app.command(_name)(_command)
 

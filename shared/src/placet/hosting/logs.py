@@ -75,7 +75,6 @@ def set_up(service: str, settings: Settings, stream: TextIO | None = None) -> No
     for old in list(root.handlers):
         root.removeHandler(old)
     root.addHandler(handler)
-    level = settings.log_level.upper()
-    root.setLevel(level if level in {"DEBUG", "ERROR"} else "WARNING")
-    logging.getLogger("placet").setLevel(level)
+    root.setLevel(logging.WARNING)  # below that, drivers tell every frame, and with it what they sign in with
+    logging.getLogger("placet").setLevel(settings.log_level.upper())
     logging.captureWarnings(True)

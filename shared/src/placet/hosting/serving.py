@@ -124,6 +124,7 @@ class Hosted:
                 tools=tools[0] if tools else None,
                 arbiter=arbiter,
                 hint=broker.replies.hint,
+                events_from=f"/placet/{self._settings.environment}",
                 troubles=broker.troubles(),
                 closing=closing,
                 models_max=self._settings.models_max,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from placet import limits
 from placet.activities import Activity
 from placet.errors import Code, ContractError, RetryableError
+from placet.events import events_of
 from placet.facts import Application
 from placet.instants import Instant
+from placet.rows import Row
 from placet.runtime.fold import Fold, Machines, Outcome, dead_letter
-from placet.runtime.ports import CommitResult, Delivery, Fate, Store, Unit
+from placet.runtime.ports import CommitResult, Delivery, Fate, OutboxRow, Store, Unit
+from placet.topology import EVENTS
 
 
 @dataclass(slots=True)
@@ -34,8 +37,18 @@ class Settlement:
 class Engine:
     """Runs all machines hosted in this process, in batches."""
 
-    def __init__(self, machines: Machines, application: Application, store: Store, *, hand_over: bool = True) -> None:
-        """Raises ContractError(APPROVAL_ATOMIC_STORE_REQUIRED) for a store on which no approval could be relied."""
+    def __init__(
+        self,
+        machines: Machines,
+        application: Application,
+        store: Store,
+        *,
+        hand_over: bool = True,
+        events_from: str | None = None,
+    ) -> None:
+        """`events_from`: the source that events name; without one, none are sent to the outside.
+
+        Raises ContractError(APPROVAL_ATOMIC_STORE_REQUIRED) for a store on which no approval could be relied."""
         if not getattr(store, "compares_and_sets", False) or not getattr(store, "is_verbatim", False):
             told = f"{type(store).__name__} cannot hold approvals: it must compare and set, and keep every byte"
             raise ContractError(Code.APPROVAL_ATOMIC_STORE_REQUIRED, told)
@@ -43,6 +56,7 @@ class Engine:
         self._application = application
         self._store = store
         self._hand_over = hand_over
+        self._events_from = events_from
 
     def hand_over_no_more(self) -> None:
         """From now on everything goes by the outbox, also what is for a machine hosted here: this process is ending."""
@@ -97,6 +111,9 @@ class Engine:
             if not fold.wave:
                 break
         outcomes = fold.outcomes()
+        if self._events_from is not None:
+            for outcome in outcomes:
+                outcome.unit.outbox += _events(outcome.unit.rows, self._events_from)
         writing = [outcome for outcome in outcomes if _writes(outcome.unit)]
         results = await self._store.commit([outcome.unit for outcome in writing]) if writing else []
         fates = dict(zip(map(id, writing), results, strict=True))
@@ -119,6 +136,11 @@ class Engine:
         await self._store.commit([unit])
         settlement.done.append(delivery)
         settlement.dead_letters += 1
+
+
+def _events(rows: Iterable[Row], source: str) -> list[OutboxRow]:
+    """Committed with the rows they tell of, and published like everything else."""
+    return [OutboxRow(event.id, EVENTS, event.run_id, event.name, 0, event.body) for event in events_of(rows, source)]
 
 
 def _writes(unit: Unit) -> bool:

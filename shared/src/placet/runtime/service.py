@@ -69,6 +69,8 @@ class Ports:
     arbiter: Arbiter | None = None
     hint: Callable[[set[str]], None] = lambda runs: None
     """Told which runs have changed."""
+    events_from: str | None = None
+    """The source that events for the outside name; without one, none are sent."""
     troubles: Mapping[str, Callable[[], str | None]] = field(default_factory=dict)
     """Why a connection cannot be used now, or None, by what it is for. The process is not ready then."""
     closing: Sequence[tuple[str, Close]] = ()
@@ -93,7 +95,7 @@ class Service:
         self._ports = ports
         self._inbox = ports.inbox
         self._watched = _Watched(ports.inbox)
-        self._engine = Engine(ports.machines, ports.application, ports.store)
+        self._engine = Engine(ports.machines, ports.application, ports.store, events_from=ports.events_from)
         self._invoker = TaskInvoker(
             ports.models or NoModels(),
             ports.tools or NoTools(),

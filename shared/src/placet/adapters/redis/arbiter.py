@@ -58,6 +58,8 @@ class Counts:
     busy: int = 0
     past: int = 0
     """Keys past racing, by a final or shared mark."""
+    contended: int = 0
+    """Calls that looked a second time: a race for a key, or an answer that was lost."""
     skipped: int = 0
     """Keys that went on unrefereed: Redis slow, away, or given up on."""
     failures: int = 0
@@ -155,7 +157,7 @@ class RedisArbiter:
         if policy != "noeviction":
             told = f"Redis evicts keys under maxmemory-policy {policy or '(not told)'}: set it to noeviction"
             raise TerminalError(Code.SETTING_INVALID, told)
-        if False and found["role"] != "master":
+        if found["role"] != "master":
             log.warning("referee.read_only", extra={"role": found["role"]})
 
     async def describe(self) -> dict[str, Any]:
@@ -199,6 +201,7 @@ class RedisArbiter:
         if fault is None and len(opinions) == len(keys):
             self._breaker.succeeded()
             return
+        self.counts.contended += 1
         # Not a clean success: who holds them now? Perhaps we do. What nobody holds is tried once more.
         again = await self._try(self._look_and_claim([key for key in keys if key not in opinions], nonce, opinions))
         fault = fault or (again if not isinstance(again, TimeoutError) else None)

@@ -33,12 +33,14 @@ from sqlalchemy import (
 metadata = MetaData()
 
 INTEGER = BigInteger().with_variant(Integer, "sqlite")
+TEXT = Text().with_variant(Text(collation="C"), "postgresql")
+"""Ordered by bytes everywhere: a new version of a locale must not disorder an index that keeps decisions apart."""
 BOOLEAN = Boolean().with_variant(Integer, "sqlite")
 """0 or 1 on SQLite, whose STRICT tables have no such type."""
 
 
 def _text(name: str, *, optional: bool = False) -> Column[Any]:
-    return Column(name, Text, nullable=optional)
+    return Column(name, TEXT, nullable=optional)
 
 
 def _integer(name: str, *, optional: bool = False) -> Column[Any]:

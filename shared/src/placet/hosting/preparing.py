@@ -1,0 +1,31 @@
+"""Decides what the deploy step does to the servers before a service may start: schema, roles, queues. All repeatable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from placet.settings import Settings
+from placet.topology import Topology, make_topology
+
+
+async def prepare_database(settings: Settings) -> dict[str, Any]:
+    """Bring the schema up to date and give each service's role its rights; what was done, by name."""
+    raise NotImplementedError
+
+
+async def declare_topology(settings: Settings) -> Topology:
+    """Make what the broker lacks. Raises as placet.adapters.rabbitmq.declare."""
+    from placet.adapters.rabbitmq import declare
+
+    topology = make_topology(settings.tool_pools)
+    await declare(settings.amqp_url or "", topology, wait_ms=settings.start_timeout_ms)
+    return topology
+
+
+async def verify_topology(settings: Settings) -> Topology:
+    """Look whether it holds everything. Raises as placet.adapters.rabbitmq.verify."""
+    from placet.adapters.rabbitmq import verify
+
+    topology = make_topology(settings.tool_pools)
+    await verify(settings.amqp_url or "", topology, wait_ms=settings.start_timeout_ms)
+    return topology

@@ -1,0 +1,203 @@
+"""Decides how a test runs the distributed system: each service a process of its own, on servers of the run.
+
+The processes are started as an operator starts them, with nothing but PLACET_* variables, and end with the test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from placet.client import Connection, PlacetClient
+from placet.errors import RetryableError
+from placet.views import RunView
+from tests.live.processes import free_port
+
+SERVICES: dict[str, tuple[str, ...]] = {
+    "dispatcher": ("placet_dispatcher",),
+    "resume": ("placet_dispatcher", "--role", "resume"),
+    "planner": ("placet_planner",),
+    "tool-executor": ("placet_tool_executor",),
+    "approval": ("placet_approval",),
+    "gateway": ("placet_gateway",),
+}
+READY_S = 60
+PATIENCE_S = 180
+"""A model call whose planner was killed comes back after the two minutes that a model may take."""
+
+
+@dataclass
+class Running:
+    """One service process."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    port: int
+    """Of its probes."""
+
+    def kill(self) -> None:
+        """SIGKILL: no handler runs, nothing is flushed, nobody is told."""
+        self.process.kill()
+        self.process.wait()
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """A signal; the exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(READY_S)
+
+    def probe(self, path: str = "/readyz") -> tuple[int, dict[str, Any]]:
+        """Status and body of a probe; 0 when nobody answers."""
+        try:
+            with urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+                return answer.status, json.load(answer)
+        except URLError as error:
+            if hasattr(error, "code"):
+                return error.code, json.loads(error.read())  # type: ignore[attr-defined]
+            return 0, {}
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What it has logged."""
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+    def wait_until_ready(self) -> None:
+        """Until it says so; what it logged is in the error otherwise."""
+        wait_until(lambda: self.probe()[0] == 200 or self.process.poll() is not None, READY_S, self.describe)
+        assert self.process.poll() is None, self.describe()
+
+    def describe(self) -> str:
+        """For the message of a failed test."""
+        told = "\n".join(self.log.read_text().splitlines()[-20:])
+        return f"{self.name} ended with {self.process.poll()}, says {self.probe()}\n{told}"
+
+
+def wait_until(condition: Callable[[], object], timeout_s: float, told: Callable[[], str] = lambda: "") -> None:
+    """Until it holds. What happens happens in other processes, so it can only be asked."""
+    end_s = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > end_s:
+            raise AssertionError(f"not within {timeout_s} s\n{told()}")
+        time.sleep(0.05)
+
+
+@dataclass
+class System:
+    """All services, over one virtual host, one database and one Redis."""
+
+    folder: Path
+    settings: dict[str, str]
+    """Settings of all services, without their prefix."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """What else the processes are told, such as where the tools' repository is."""
+    app: str = "examples.release:app"
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+    http_port: int = field(default_factory=free_port)
+    running: list[Running] = field(default_factory=list)
+
+    def start(self, *names: str, **variables: str) -> list[Running]:
+        """Start services, of a name one more each time; `variables` are settings of these without their prefix."""
+        started = [self._start(name, variables) for name in names or tuple(SERVICES)]
+        for each in started:
+            each.wait_until_ready()
+        return started
+
+    def _start(self, name: str, variables: dict[str, str]) -> Running:
+        port = self.http_port if name == "gateway" else free_port()
+        log = self.folder / f"{name}-{len(self.running)}.log"
+        own = {"HTTP_PORT": str(port), "TOKEN": self.token} if name == "gateway" else {"HEALTH_PORT": str(port)}
+        if name not in ("gateway", "approval"):
+            own["APP"] = self.app
+        plain = {key: value for key, value in os.environ.items() if not key.startswith("PLACET_")}
+        given = {f"PLACET_{key}": value for key, value in (self.settings | own | variables).items()}
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *SERVICES[name]],
+                env=plain | self.environment | given,
+                stdout=output,
+                stderr=output,
+            )
+        self.running.append(Running(name, process, log, port))
+        return self.running[-1]
+
+    def of(self, name: str) -> list[Running]:
+        """The processes of that name that live."""
+        return [each for each in self.running if each.name == name and each.process.poll() is None]
+
+    def close(self) -> None:
+        """End all that still live."""
+        for each in self.running:
+            if each.process.poll() is None:
+                each.kill()
+
+    # ── what a person does ─────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def client(self, person: str | None = None) -> Iterator[PlacetClient]:
+        """A client of the gateway."""
+        with PlacetClient(Connection(f"http://127.0.0.1:{self.http_port}", self.token, person)) as client:
+            yield client
+
+    def submit(self, run_id: str, goal: str) -> None:
+        """Start a run, as often as it takes to be told that it is started."""
+        with self.client() as client:
+            persist(lambda: client.submit_run("release", run_id=run_id, goal=goal))
+
+    def run(self, run_id: str) -> RunView:
+        """The run as it stands."""
+        with self.client() as client:
+            return persist(lambda: client.run(run_id))
+
+    def wait_for(self, run_id: str, *statuses: str, timeout_s: float = PATIENCE_S) -> RunView:
+        """The run, once it has one of these statuses."""
+        found: list[RunView] = []
+
+        def reached() -> bool:
+            found[:] = [self.run(run_id)]
+            return found[0].status in statuses
+
+        wait_until(reached, timeout_s, lambda: f"{found}\n" + "\n".join(each.describe() for each in self.running))
+        return found[0]
+
+    def open_requests(self) -> Sequence[Any]:
+        """What waits for a person."""
+        with self.client() as client:
+            return persist(lambda: client.requests(limit=200)).items
+
+    def approve(self, run_id: str) -> None:
+        """Approve what the run waits for, with the hash that is shown, as often as it takes to get a receipt."""
+        with self.client("alice") as client:
+            (summary,) = [each for each in self.open_requests() if each.run_id == run_id]
+            shown = persist(lambda: client.request(summary.request_id))
+            receipt = persist(
+                lambda: client.decide(
+                    shown.request_id,
+                    decision="approve",
+                    request_hash=shown.request_hash,
+                    decision_id=f"decision-{run_id}",
+                )
+            )
+        assert receipt.answer in ("accepted", "duplicate"), receipt
+
+
+def persist(ask: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:
+    """The answer of a client that repeats with the same ids until it has one."""
+    end_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            return ask()
+        except RetryableError:
+            if time.monotonic() > end_s:
+                raise
+            time.sleep(0.1)

@@ -1,0 +1,209 @@
+"""Proves the distributed system as processes on real servers: the release job, kills, drains, and three executors."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples.release.repository import git, scratch_repository
+from tests.cases import case
+from tests.live.system import SERVICES, System
+
+GOAL = "Cut the release v1.2.0"
+TAG = "v1.2.0"
+
+
+def prepare(settings: dict[str, str]) -> None:
+    """The deploy step, as an operator types it."""
+    plain = {key: value for key, value in os.environ.items() if not key.startswith("PLACET_")}
+    given = plain | {f"PLACET_{key}": value for key, value in settings.items()}
+    for command in (["migrate"], ["topology", "declare"], ["topology", "verify"]):
+        done = subprocess.run(
+            [Path(sys.executable).parent / "placet", *command], env=given, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A git repository with something to release."""
+    return scratch_repository(tmp_path)
+
+
+@pytest.fixture
+async def system(
+    tmp_path: Path, repository: Path, amqp_url: str, postgres_url: str, redis_url: str, redis_prefix: str
+) -> Any:
+    """The system, prepared; nothing runs yet."""
+    settings = {
+        "DATABASE_URL": postgres_url,
+        "AMQP_URL": amqp_url,
+        "REDIS_URL": redis_url,
+        "ENVIRONMENT": redis_prefix,
+        "GRACE_MS": "10000",
+        "LOG_LEVEL": "debug",
+    }
+    await asyncio.to_thread(prepare, settings)
+    system = System(tmp_path, settings, {"RELEASE_REPOSITORY": str(repository)})
+    yield system
+    await asyncio.to_thread(system.close)
+
+
+def tags(repository: Path) -> list[str]:
+    return git(repository, "tag", "--list", "v1.2.*").splitlines()
+
+
+def assert_happened_once(system: System, repository: Path, run_id: str = "r1", tag: str = TAG) -> None:
+    """One tag on the head, one note, one decision, one operation a call, an intact audit chain, no dead letters."""
+    assert git(repository, "rev-parse", f"{tag}^{{commit}}") == git(repository, "rev-parse", "HEAD")
+    assert (repository / "releases" / f"{tag}.md").read_text().count("Fix rounding of totals") == 1
+    with system.client() as client:
+        receipt = client.run_receipt(run_id)
+        assert receipt.status == "succeeded"
+        assert receipt.audit.intact
+        assert sorted(operation.tool for operation in receipt.operations) == ["create_tag", "publish_notes", "read_log"]
+        assert {operation.status for operation in receipt.operations} == {"succeeded"}
+        assert [decision.status for decision in receipt.decisions] == ["approved"]
+        assert client.dead_letters().items == []
+
+
+async def test_a_release_suspends_is_approved_over_http_and_happens_once(system: System, repository: Path) -> None:
+    def job() -> None:
+        system.start()
+        system.submit("r1", GOAL)
+        run = system.wait_for("r1", "suspended")
+        assert [waiting.request_id for waiting in run.waiting_for] == [
+            each.request_id for each in system.open_requests()
+        ]
+        assert tags(repository) == [], "nothing happens before somebody agrees"
+        system.approve("r1")
+        system.wait_for("r1", "succeeded")
+        assert_happened_once(system, repository)
+        assert tags(repository) == [TAG]
+        assert system.open_requests() == []
+
+    await asyncio.to_thread(job)
+
+
+async def test_a_rejected_release_tags_nothing(system: System, repository: Path) -> None:
+    def job() -> None:
+        system.start()
+        system.submit("r1", GOAL)
+        system.wait_for("r1", "suspended")
+        (request,) = system.open_requests()
+        with system.client("alice") as client:
+            shown = client.request(request.request_id)
+            client.decide(
+                request.request_id, decision="reject", request_hash=shown.request_hash, decision_id="d", reason="no"
+            )
+        system.wait_for("r1", "succeeded", "rejected", "failed")
+        assert tags(repository) == []
+
+    await asyncio.to_thread(job)
+
+
+@pytest.mark.parametrize("victim", SERVICES)
+async def test_a_service_that_is_killed_at_every_stage_is_started_again_and_the_release_happens_once(
+    victim: str, system: System, repository: Path
+) -> None:
+    def kill() -> None:
+        for each in system.of(victim):
+            each.kill()
+
+    def job() -> None:
+        system.start()
+        system.submit("r1", GOAL)
+        kill()
+        system.start(victim)
+        system.wait_for("r1", "suspended")
+        kill()
+        assert system.of(victim) == []
+        system.start(victim)
+        system.approve("r1")
+        kill()
+        system.start(victim)
+        system.wait_for("r1", "succeeded")
+        assert_happened_once(system, repository)
+        assert tags(repository) == [TAG]
+
+    await asyncio.to_thread(job)
+
+
+@case("L01")
+async def test_every_service_drains_on_sigterm_and_the_next_ones_go_on(system: System, repository: Path) -> None:
+    def job() -> None:
+        first = system.start()
+        system.submit("r1", GOAL)
+        codes = {each.name: each.end() for each in first}
+        assert codes == dict.fromkeys(SERVICES, 0)
+        for each in first:
+            events = [line["event"] for line in each.lines()]
+            assert events[-1] in ("service.stopped", "gateway.stopped")
+            assert not {"service.grace_over", "relay.flush_unfinished", "service.close_failed"} & set(events)
+        system.start()
+        system.wait_for("r1", "suspended")
+        system.approve("r1")
+        for each in system.of("tool-executor") + system.of("resume"):
+            assert each.end() == 0
+        system.start("tool-executor", "resume")
+        system.wait_for("r1", "succeeded")
+        assert_happened_once(system, repository)
+
+    await asyncio.to_thread(job)
+
+
+async def test_three_executors_share_the_work_and_each_release_happens_once(system: System, repository: Path) -> None:
+    def job() -> None:
+        system.start()
+        system.start("tool-executor", "tool-executor", "resume", "resume", TOOLS_MAX="1")
+        names = [f"r{number}" for number in range(12)]
+        for number, name in enumerate(names):
+            system.submit(name, f"Cut the release v1.2.{number}")
+        for name in names:
+            system.wait_for(name, "suspended")
+        system.of("tool-executor")[0].kill()
+        for name in names:
+            system.approve(name)
+        for name in names:
+            system.wait_for(name, "succeeded")
+        for number, name in enumerate(names):
+            assert_happened_once(system, repository, name, f"v1.2.{number}")
+        assert len(tags(repository)) == len(names)
+
+    await asyncio.to_thread(job)
+
+
+async def test_dispatcher_resume_and_planner_in_one_host(system: System, repository: Path) -> None:
+    def job() -> None:
+        system.start("dispatcher", HOSTS="resume,dispatcher,planner")
+        system.start("tool-executor", "approval", "gateway")
+        system.submit("r1", GOAL)
+        system.wait_for("r1", "suspended")
+        system.approve("r1")
+        system.wait_for("r1", "succeeded")
+        assert_happened_once(system, repository)
+        status, body = system.of("dispatcher")[0].probe()
+        assert status == 200
+        assert body["service"] == "resume+dispatcher+planner"
+
+    await asyncio.to_thread(job)
+
+
+async def test_a_broker_without_the_topology_is_refused_with_what_to_do(system: System) -> None:
+    def job() -> None:
+        # As if this version needed a pool of executors that nobody has declared.
+        settings = system.settings | {"TOOL_POOLS": "gpu"}
+        other = System(system.folder, settings, system.environment)
+        process = other._start("dispatcher", {})
+        assert process.process.wait(60) == 78
+        line = process.lines()[-1]
+        assert line["code"] == "BROKER_MISMATCH"
+        assert "deploy step" in line["what"]
+
+    await asyncio.to_thread(job)

@@ -1,0 +1,96 @@
+"""Proves what the broker is asked to hold: nothing lost, nothing unbounded, everybody reachable, outsiders apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from placet.errors import Code, ContractError, InvariantError
+from placet.topology import (
+    DEAD_QUEUE,
+    DECISIONS_EXCHANGE,
+    DISPATCHER,
+    EVENTS,
+    EVENTS_EXCHANGE,
+    PACK_MAX,
+    PREFIX,
+    QUEUES,
+    SUBMISSIONS_EXCHANGE,
+    TOOL_EXECUTOR,
+    WORK_EXCHANGE,
+    Route,
+    make_topology,
+    tool_pool,
+)
+
+TOPOLOGY = make_topology(["gpu"])
+
+
+@pytest.mark.parametrize("destination", [*QUEUES, tool_pool("gpu")])
+def test_every_destination_reaches_exactly_the_queues_of_the_service_that_serves_it(destination: str) -> None:
+    for message_type in ("turn.take", "operation.execute", "operation.cancel"):
+        route = TOPOLOGY.route(destination, message_type)
+        reached = [b.queue for b in TOPOLOGY.bindings if (b.exchange, b.key) == (route.exchange, route.key)]
+        consumed = [source.queue for source in TOPOLOGY.sources[destination] if not source.public]
+        assert len(reached) == 1
+        assert reached[0] in consumed
+        assert route.mandatory
+
+
+def test_every_queue_is_consumed_by_one_service_but_the_one_for_dead_letters() -> None:
+    consumed = [source.queue for sources in TOPOLOGY.sources.values() for source in sources]
+    assert sorted([*consumed, DEAD_QUEUE]) == sorted(queue.name for queue in TOPOLOGY.queues)
+
+
+@pytest.mark.parametrize("queue", TOPOLOGY.queues, ids=lambda queue: queue.name)
+def test_no_queue_loses_a_message_or_grows_without_bound(queue) -> None:
+    arguments = queue.arguments()
+    assert arguments["x-queue-type"] == "quorum"
+    assert arguments["x-overflow"] == "reject-publish"
+    assert int(arguments["x-max-length"]) > 0
+    assert int(arguments["x-max-length-bytes"]) > 0
+    assert int(arguments["x-delivery-limit"]) > 0
+    if queue.name == DEAD_QUEUE:
+        assert "x-dead-letter-exchange" not in arguments, "the last queue of all has nowhere to send anything"
+        assert int(arguments["x-delivery-limit"]) > 1_000_000, "looking at it never uses it up"
+    else:
+        assert arguments["x-dead-letter-strategy"] == "at-least-once"
+        assert [b.queue for b in TOPOLOGY.bindings if b.exchange == arguments["x-dead-letter-exchange"]] == [DEAD_QUEUE]
+
+
+def test_outsiders_write_to_exchanges_of_their_own_that_reach_nothing_else() -> None:
+    for exchange, key in ((SUBMISSIONS_EXCHANGE, "run.submit"), (DECISIONS_EXCHANGE, "approval.decide")):
+        (binding,) = [binding for binding in TOPOLOGY.bindings if binding.exchange == exchange]
+        assert binding.key == key
+        (source,) = [s for sources in TOPOLOGY.sources.values() for s in sources if s.queue == binding.queue]
+        assert source.public
+
+
+def test_a_signal_for_a_running_tool_does_not_wait_behind_calls_that_wait_for_a_place() -> None:
+    starts, signals = (TOPOLOGY.route(TOOL_EXECUTOR, kind) for kind in ("operation.execute", "operation.cancel"))
+    throttled = {source.queue: source.throttled for source in TOPOLOGY.sources[TOOL_EXECUTOR]}
+    assert throttled[PREFIX + starts.key]
+    assert not throttled[PREFIX + signals.key]
+    assert starts.pack_max < signals.pack_max == PACK_MAX
+
+
+def test_an_event_is_published_by_its_name_and_may_have_no_listener() -> None:
+    assert TOPOLOGY.route(EVENTS, "run.ended") == Route(EVENTS_EXCHANGE, "run.ended", pack_max=1, mandatory=False)
+
+
+def test_a_destination_that_nobody_serves_is_named() -> None:
+    with pytest.raises(InvariantError, match=r"tool-executor\.tpu"):
+        TOPOLOGY.route(tool_pool("tpu"), "operation.execute")
+
+
+@pytest.mark.parametrize("name", ["", "GPU", "a b", "a.b", "ä", "control"])
+def test_a_pool_is_named_by_a_plain_word(name: str) -> None:
+    with pytest.raises(ContractError) as caught:
+        make_topology([name])
+    assert caught.value.code is Code.SETTING_INVALID
+
+
+def test_the_marker_names_the_topology_and_changes_with_it() -> None:
+    assert make_topology(["gpu"]).marker() == TOPOLOGY.marker()
+    assert make_topology().marker() != TOPOLOGY.marker()
+    assert TOPOLOGY.marker().startswith(PREFIX)
+    assert TOPOLOGY.route(DISPATCHER, "run.submit").exchange == WORK_EXCHANGE
