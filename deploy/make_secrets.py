@@ -127,8 +127,9 @@ def make(folder: Folder) -> None:
     """Everything that is missing."""
     owner = folder.password("postgres_owner_password")
     folder.keep("database_url_migrate", f"postgresql://{OWNER}:{owner}@postgres:5432/{DATABASE}\n")
-    for service in SERVICES:
-        password = folder.password(f"postgres_password_{service}")
+    roles = {service: folder.password(f"postgres_password_{service}") for service in SERVICES}
+    folder.keep("role_passwords", "".join(f"{service}={password}\n" for service, password in roles.items()))
+    for service, password in roles.items():
         folder.keep(f"database_url_{service}", f"postgresql://{role(service)}:{password}@postgres:5432/{DATABASE}\n")
     users = {user: folder.password(f"rabbitmq_password_{user}") for user in (*SERVICES, DEPLOYER, OPERATOR)}
     folder.keep("rabbitmq_definitions", definitions(users))

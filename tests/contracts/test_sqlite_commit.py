@@ -71,6 +71,15 @@ async def test_everybody_in_a_failed_transaction_is_told(store):
     assert [getattr(answer, "code", None) for answer in answers] == [Code.OUTCOME_UNKNOWN] * 6
 
 
+async def test_a_transaction_that_wrote_nothing_and_cannot_be_ended_is_told_and_leaves_nobody_waiting(store):
+    mend = break_commit(store, fail_with(sqlite3.SQLITE_IOERR))
+    async with asyncio.timeout(5):
+        error = await refused(store.claim_due(1, 1))
+    assert (type(error), error.code) == (RetryableError, Code.STORE_UNAVAILABLE)
+    mend()
+    assert await store.commit([step()]) == COMMITTED
+
+
 async def test_a_unit_that_is_none_is_our_mistake_and_spoils_nothing_later(store):
     with pytest.raises(AttributeError):
         await store.commit([object()])

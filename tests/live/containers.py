@@ -15,7 +15,10 @@ from tests.live.rabbitmq_server import SETTLE_S, Management
 
 PING_TIMEOUT_S = 3
 START_TIMEOUT_S = 120
-PASSWORD = "placet"
+PULL_SILENCE_S = 20
+"""A registry that says nothing for so long is out of reach."""
+LOGIN = "placet:placet"
+"""Not `guest`, which a broker lets in from its own host only."""
 
 
 @lru_cache(maxsize=1)
@@ -33,6 +36,24 @@ def docker_is_away() -> str:
     except (DockerException, OSError) as error:
         return f"no Docker daemon answers ({type(error).__name__})"
     return ""
+
+
+@lru_cache
+def _pull(image: str) -> None:
+    """Unless it is there. Raises MissingServerError when that cannot be done."""
+    from docker.client import DockerClient
+    from docker.errors import DockerException, ImageNotFound
+
+    client = DockerClient.from_env(timeout=PULL_SILENCE_S)
+    try:
+        client.images.get(image)
+    except ImageNotFound:
+        try:
+            client.images.pull(image)
+        except (DockerException, OSError) as error:
+            raise MissingServerError(f"Docker runs, but cannot pull {image}: {error}") from error
+    finally:
+        client.close()
 
 
 class ContainerServer:
@@ -60,14 +81,19 @@ class ContainerServer:
             case Kind.REDIS:
                 return f"redis://{at}/0"
             case Kind.POSTGRES:
-                return f"postgresql://postgres:{PASSWORD}@{at}/postgres"
+                return f"postgresql://{LOGIN}@{at}/postgres"
             case Kind.RABBITMQ:
-                return f"amqp://guest:guest@{at}/"
+                return f"amqp://{LOGIN}@{at}/"
 
     @property
     def management(self) -> Management:
         """RabbitMQ's management API."""
-        return Management(f"http://guest:guest@{self.host}:{self.management_port}")
+        return Management(self.management_url)
+
+    @property
+    def management_url(self) -> str:
+        """Its address, with the login; empty for other kinds."""
+        return f"http://{LOGIN}@{self.host}:{self.management_port}" if self.kind is Kind.RABBITMQ else ""
 
     @property
     def alive(self) -> bool:
@@ -140,18 +166,21 @@ class ContainerServer:
 
         names = NAMES[self.kind]
         image = os.environ.get(f"PLACET_TEST_{self.kind.upper()}_IMAGE", names.image)
+        _pull(image)
         container = DockerContainer(image)
         client = container.get_docker_client()
         local = client.host() in {"localhost", LOOPBACK}
         self.host = LOOPBACK if local else client.host()
         ports = {names.port: self.port}
+        user, _, password = LOGIN.partition(":")
         if self.kind is Kind.RABBITMQ:
             ports[MANAGEMENT_PORT] = self.management_port
             container.with_kwargs(hostname="placet-test")  # its data are in a folder of this name
+            container.with_envs(RABBITMQ_DEFAULT_USER=user, RABBITMQ_DEFAULT_PASS=password)
         elif self.kind is Kind.POSTGRES:
-            container.with_env("POSTGRES_PASSWORD", PASSWORD)
+            container.with_envs(POSTGRES_USER=user, POSTGRES_PASSWORD=password, POSTGRES_DB="postgres")
         else:
-            container.with_command("redis-server --save '' --appendonly yes")
+            container.with_command("redis-server --save '' --appendonly yes --protected-mode no")
         for inner, outer in ports.items():
             # A pair publishes on that address only, which testcontainers passes on, though it does not say so.
             container.ports[f"{inner}/tcp"] = (LOOPBACK, outer) if local else outer  # type: ignore[assignment]

@@ -109,7 +109,8 @@ class PrivateRabbitMQ(PrivateServer):
         # No look-up of the machine's own name, which may not resolve.
         self.node = f"{name}@localhost"
         self._dist_port, self.management_port = free_port(), free_port()
-        self.management = Management(f"http://guest:guest@{LOOPBACK}:{self.management_port}")
+        self.management_url = f"http://guest:guest@{LOOPBACK}:{self.management_port}"
+        self.management = Management(self.management_url)
 
     @property
     def url(self) -> str:

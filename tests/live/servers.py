@@ -234,11 +234,8 @@ def allowed_sources() -> list[str]:
 
 def _access(server: OwnServer, source: str) -> Access:
     """A server outlives the object that started it: the reaper has its note."""
-    management_url = ""
-    if isinstance(server, PrivateRabbitMQ) or (isinstance(server, ContainerServer) and server.kind is Kind.RABBITMQ):
-        at = urlsplit(server.management.url)
-        management_url = f"http://guest:guest@{at.hostname}:{at.port}"
-    return Access(server.kind, server.url, source, management_url)
+    url = server.management_url if isinstance(server, ContainerServer | PrivateRabbitMQ) else ""
+    return Access(server.kind, server.url, source, url)
 
 
 def endpoint(url: str) -> tuple[str, int]:

@@ -17,12 +17,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 from placet.client import Connection, PlacetClient
 from placet.errors import RetryableError
-from placet.views import RunView
+from placet.views import RequestSummary, RunView
 from tests.live.processes import free_port
 
 SERVICES: dict[str, tuple[str, ...]] = {
@@ -63,9 +63,9 @@ class Running:
         try:
             with urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
                 return answer.status, json.load(answer)
-        except URLError as error:
-            if hasattr(error, "code"):
-                return error.code, json.loads(error.read())  # type: ignore[attr-defined]
+        except HTTPError as error:
+            return error.code, json.loads(error.read())
+        except OSError:
             return 0, {}
 
     def lines(self) -> list[dict[str, Any]]:
@@ -157,7 +157,8 @@ class System:
     def run(self, run_id: str) -> RunView:
         """The run as it stands."""
         with self.client() as client:
-            return persist(lambda: client.run(run_id))
+            view: RunView = persist(lambda: client.run(run_id))
+            return view
 
     def wait_for(self, run_id: str, *statuses: str, timeout_s: float = PATIENCE_S) -> RunView:
         """The run, once it has one of these statuses."""
@@ -170,16 +171,29 @@ class System:
         wait_until(reached, timeout_s, lambda: f"{found}\n" + "\n".join(each.describe() for each in self.running))
         return found[0]
 
-    def open_requests(self) -> Sequence[Any]:
+    def open_requests(self) -> Sequence[RequestSummary]:
         """What waits for a person."""
         with self.client() as client:
-            return persist(lambda: client.requests(limit=200)).items
+            items: Sequence[RequestSummary] = persist(lambda: client.requests(limit=200)).items
+            return items
+
+    def request_of(self, run_id: str) -> RequestSummary:
+        """The one request that a run waits for, once it is in the inbox: a moment after the run says that it waits."""
+        found: list[RequestSummary] = []
+
+        def is_there() -> bool:
+            found[:] = [each for each in self.open_requests() if each.run_id == run_id]
+            return bool(found)
+
+        wait_until(is_there, PATIENCE_S, lambda: f"no request of {run_id}")
+        (request,) = found
+        return request
 
     def approve(self, run_id: str) -> None:
         """Approve what the run waits for, with the hash that is shown, as often as it takes to get a receipt."""
+        request_id = self.request_of(run_id).request_id
         with self.client("alice") as client:
-            (summary,) = [each for each in self.open_requests() if each.run_id == run_id]
-            shown = persist(lambda: client.request(summary.request_id))
+            shown = persist(lambda: client.request(request_id))
             receipt = persist(
                 lambda: client.decide(
                     shown.request_id,

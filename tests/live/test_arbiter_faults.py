@@ -11,6 +11,7 @@ import pytest
 import redis.asyncio
 
 from placet.adapters.redis import RedisArbiter
+from placet.adapters.redis.arbiter import SLOW_MS
 from placet.adapters.redis.breaker import FAILURES_MAX
 from placet.runtime.ports import Mark
 from tests.live.faultproxy import Fault, FaultProxy
@@ -24,9 +25,9 @@ BACK_S = 15
 
 
 @asynccontextmanager
-async def referee(url: str, environment: str = "test", *, slow_ms: int | None = None):
+async def referee(url: str, environment: str = "test", *, slow_ms: int = SLOW_MS):
     """One more process's arbiter, connected."""
-    arbiter = RedisArbiter(url, environment=environment, **({} if slow_ms is None else {"slow_ms": slow_ms}))
+    arbiter = RedisArbiter(url, environment=environment, slow_ms=slow_ms)
     await arbiter.describe()
     try:
         yield arbiter
@@ -91,6 +92,16 @@ async def test_a_connection_reset_before_the_claim_was_set_is_tried_once_more(re
         assert list(await mine.claim(["a", "b"], "n-1")) == [True, True]
         assert (mine.counts.claimed, mine.counts.failures) == (2, 1)
         assert list(await theirs.claim(["a"], "n-2")) == [False]
+
+
+async def test_failures_with_successes_between_them_do_not_make_redis_unasked(redis_url, redis_prefix):
+    async with behind_proxy(redis_url, redis_prefix) as (proxy, mine, _):
+        for n in range(2 * FAILURES_MAX):
+            proxy.at(b"MULTI", Fault.LOSE_REQUEST)
+            await claims(mine, 2, f"round-{n}")
+        assert mine.counts.failures == 2 * FAILURES_MAX
+        assert mine.counts.claimed == 4 * FAILURES_MAX
+        assert mine.counts.opened == 0
 
 
 async def test_a_connection_that_is_reset_each_time_lets_everything_go_on(redis_url, redis_prefix):
@@ -181,14 +192,13 @@ async def test_a_redis_that_is_not_there_yet_is_used_once_it_is(own_redis):
 
 @pytest.mark.parametrize("fault", ["latency", "black hole", "cut"])
 async def test_a_bad_network_is_given_up_after_three_calls_and_used_again_when_it_is_well(own_redis, fault):
-    async with behind_proxy(own_redis.url, "test", slow_ms=25) as (proxy, mine, _):
-        match fault:
-            case "latency":
-                proxy.latency_s = 0.5
-            case "black hole":
-                proxy.black_hole()
-            case "cut":
-                await proxy.cut()
+    async with behind_proxy(own_redis.url, "test", slow_ms=SLOW_MS) as (proxy, mine, _):
+        if fault == "latency":
+            proxy.latency_s = 0.5
+        elif fault == "black hole":
+            proxy.black_hole()
+        else:
+            await proxy.cut()
         took_ms = await claims(mine, 300)
         assert mine.counts.failures == FAILURES_MAX
         assert p99(took_ms) < SLOWEST_MS
@@ -209,13 +219,13 @@ async def test_while_redis_is_away_it_is_looked_for_rarely_and_by_nobody_s_decis
 
 
 async def test_what_this_process_is_late_itself_is_not_redis_s_fault(own_redis):
-    async with referee(own_redis.url) as arbiter:
+    async with referee(own_redis.url, slow_ms=200) as arbiter:
         await claims(arbiter, 1, "before")
         for n in range(FAILURES_MAX):
             claiming = asyncio.ensure_future(arbiter.claim([f"k-{n}"], f"n-{n}"))
             await asyncio.sleep(0)  # it has begun
             await asyncio.sleep(0)
-            time.sleep(0.06)  # noqa: ASYNC251 - somebody's work on this loop
+            time.sleep(0.3)  # noqa: ASYNC251 - somebody's work on this loop
             assert list(await claiming) == [True]
         assert (arbiter.counts.failures, arbiter.counts.claimed) == (0, 1 + FAILURES_MAX)
 

@@ -78,6 +78,15 @@ async def test_what_this_process_let_go_is_its_own_again_before_redis_has_heard_
     assert list(await arbiter.claim(["a"], "n-2")) == [True]
 
 
+async def test_a_claim_that_has_lapsed_and_is_another_s_now_is_not_freed(arbiter, direct, redis_prefix):
+    name = f"{{{redis_prefix}}}:ap:a"
+    await arbiter.claim(["a"], "n-1")
+    await direct.set(name, '{"phase":"claim","nonce":"n-2"}', px=CLAIM_LEASE_MS)
+    await arbiter.finish({"a": Mark.FREE}, "n-1")
+    await arbiter.flush()
+    assert await direct.get(name) == b'{"phase":"claim","nonce":"n-2"}'
+
+
 async def test_of_a_hundred_who_race_at_once_one_is_granted_and_the_rest_end(redis_url, redis_prefix):
     racers = [RedisArbiter(redis_url, environment=redis_prefix, slow_ms=PATIENT_MS) for _ in range(100)]
     granted = await asyncio.gather(*(racer.claim(["a"], f"n-{n}") for n, racer in enumerate(racers)))

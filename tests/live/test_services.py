@@ -78,9 +78,7 @@ async def test_a_release_suspends_is_approved_over_http_and_happens_once(system:
         system.start()
         system.submit("r1", GOAL)
         run = system.wait_for("r1", "suspended")
-        assert [waiting.request_id for waiting in run.waiting_for] == [
-            each.request_id for each in system.open_requests()
-        ]
+        assert [waiting.request_id for waiting in run.waiting_for] == [system.request_of("r1").request_id]
         assert tags(repository) == [], "nothing happens before somebody agrees"
         system.approve("r1")
         system.wait_for("r1", "succeeded")
@@ -96,7 +94,7 @@ async def test_a_rejected_release_tags_nothing(system: System, repository: Path)
         system.start()
         system.submit("r1", GOAL)
         system.wait_for("r1", "suspended")
-        (request,) = system.open_requests()
+        request = system.request_of("r1")
         with system.client("alice") as client:
             shown = client.request(request.request_id)
             client.decide(

@@ -11,7 +11,7 @@ from placet.adapters.memory import MemoryStore
 from placet.errors import Code, ContractError, RetryableError
 from placet.ids import Address
 from placet.instants import Instant
-from placet.messages import RUN, THREAD, Envelope
+from placet.messages import RUN, THREAD, ApprovalDecided, Envelope
 from placet.runtime.engine import Engine
 from placet.runtime.ports import CommitResult, Delivery, Fate, StateWrite, Unit
 from placet.runtime.replay import replay
@@ -119,7 +119,8 @@ async def test_replaying_the_journal_gives_the_state_byte_for_byte(store: Interf
     for address in (COUNTER, FOLLOWER):
         stored = (await store.load([address], [])).states[address]
         replayed = replay(TOYS[address.machine], await store.read_journal(address))
-        assert stored is not None and replayed is not None
+        assert stored is not None
+        assert replayed is not None
         assert replayed.model_dump_json().encode() == stored.body
 
 
@@ -226,6 +227,20 @@ async def test_a_state_that_cannot_be_read_refuses_its_messages_and_no_others(st
 async def test_a_message_for_a_machine_that_is_not_here_is_parked(store: InterferingStore) -> None:
     settlement = await engine(store, hosted=[THREAD]).process(delivered(submit("one", reply=False)))
     assert settlement.dead_letters == 1
+
+
+@pytest.mark.parametrize("machine", ["nobody", "no\x00body"])
+async def test_a_message_for_a_machine_that_nobody_serves_is_parked_and_its_neighbours_go_on(
+    store: InterferingStore, machine: str
+) -> None:
+    told = ApprovalDecided(
+        tenant="acme", run_id="run-2", request_id="apr_1", outcome="approved", asker_machine=machine, asker_key=""
+    )
+    settlement = await engine(store).process(delivered(Envelope(id="m-forged", message=told), submit("one")))
+    assert (len(settlement.done), settlement.dead_letters) == (2, 1)
+    assert await status(store, COUNTER) == (1, "counting")
+    (letter,) = await store.dead_letters("acme", run_id="run-2", limit=10)
+    assert (letter["destination"], letter["at_ms"]) == ("", 1_000)
 
 
 async def test_the_outbox_row_of_an_applied_message_goes_with_the_commit_that_applies_it(

@@ -38,7 +38,7 @@ HARMLESS = frozenset(
     )
 )
 """Faults that must change nothing about how a predictable run ends. A process that stands still is none of them: it may
-hear of an answer only when it has stopped waiting for it, and that is for the tool's policy to judge."""
+hear of an answer only when it has stopped waiting for it; nor is a clock that leaps, which makes a request too late."""
 
 
 class End(NamedTuple):

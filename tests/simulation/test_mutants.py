@@ -22,13 +22,13 @@ def test_the_simulator_notices(mutant: Mutant) -> None:
         for number in range(mutant.seeds_max):
             report = simulate(number, profile=mutant.profile, temper="calm", only=mutant.only)
             seen |= {violation.invariant for violation in report.violations}
-            if seen & mutant.invariants:
+            if mutant.invariant in seen:
                 return
-    pytest.fail(f"{mutant.name}: not noticed in {mutant.seeds_max} seeds; seen were {sorted(seen) or 'no violations'}")
+    pytest.fail(f"{mutant.name}: {mutant.invariant} held in {mutant.seeds_max} seeds; seen were {sorted(seen)}")
 
 
 def test_every_invariant_has_a_mutant() -> None:
-    assert {number for mutant in MUTANTS for number in mutant.invariants} == set(INVARIANTS)
+    assert {mutant.invariant for mutant in MUTANTS} == set(INVARIANTS)
 
 
 def test_every_invariant_is_checked_and_every_check_names_one() -> None:

@@ -47,6 +47,11 @@ def test_nothing_set_is_the_defaults_and_nothing_is_said() -> None:
         ("DATABASE_URL", "postgresql+asyncpg:///placet?host=/run", None),
         ("AMQP_URL", "amqps://user:p%40ss@mq/placet", "amqps://user:p%40ss@mq/placet"),
         ("REDIS_URL", "redis://:pass@cache:6379/0", "redis://:pass@cache:6379/0"),
+        (
+            "ROLE_PASSWORDS",
+            "planner=aaaa=aaaaaaaaaaaa\ngateway=bbbbbbbbbbbbbbbb\n",
+            {"planner": "aaaa=aaaaaaaaaaaa", "gateway": "bbbbbbbbbbbbbbbb"},
+        ),
         ("TOOL_POOLS", "gpu,eu-west", ("gpu", "eu-west")),
         ("GRACE_MS", "0", 0),
         ("HEALTH_PORT", "7301", 7301),
@@ -79,6 +84,10 @@ BAD = [
     ("REDIS_URL", "redis://:hush-hush@h:port/0"),
     ("TOKEN", "hush-hush"),
     ("TOKEN", "hush-hush " * 5),
+    ("ROLE_PREFIX", "Placet"),
+    ("ROLE_PASSWORDS", "planner=hush"),
+    ("ROLE_PASSWORDS", "nobody=hush-hush-hush-hush"),
+    ("ROLE_PASSWORDS", "planner=hush-hush-hush-hush planner=hush-hush-hush-hush"),
     ("TOOL_POOLS", "GPU"),
     ("TOOL_POOLS", "control"),
     ("TOOL_POOLS", "a,a"),
@@ -208,4 +217,5 @@ def test_names_and_variables_correspond() -> None:
         "amqp_url",
         "redis_url",
         "token",
+        "role_passwords",
     }

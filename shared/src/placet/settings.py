@@ -54,6 +54,15 @@ def _words(text: object) -> object:
     return tuple(word.strip() for word in text.split(",") if word.strip()) if isinstance(text, str) else text
 
 
+def _pairs(text: object) -> object:
+    if not isinstance(text, str):
+        return text
+    pairs = [word.partition("=") for word in text.split()]
+    if len({name for name, _, _ in pairs}) != len(pairs):
+        raise ValueError("each is named once")
+    return {name: value for name, _, value in pairs}
+
+
 def _distinct(words: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(words)) != len(words):
         raise ValueError("each is named once")
@@ -64,6 +73,8 @@ Port = Annotated[int, Field(ge=0, le=PORT_MAX)]
 Places = Annotated[int, Field(ge=1, le=PLACES_MAX)]
 Address = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.:\[\]-]{1,255}$")]
 Pool = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?$")]
+Role = Literal["dispatcher", "resume", "planner", "tool-executor", "approval", "gateway"]
+RolePassword = Annotated[str, StringConstraints(pattern=r"^[!-~]{16,200}$")]
 Host = Literal["dispatcher", "resume", "planner", "tool-executor", "approval"]
 ImportString = Annotated[str, StringConstraints(pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*$")]
 Secret = Annotated[str, StringConstraints(min_length=32, max_length=4_096, pattern=r"^[!-~]+$")]
@@ -118,6 +129,16 @@ class Settings(BaseModel):
         repr=False,
         json_schema_extra=_SECRET,
         description="the gateway's bearer token: at least 32 visible characters",
+    )
+
+    role_prefix: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,39}$")] = Field(
+        "placet", description="what the names of the services' roles in PostgreSQL begin with: lower-case letters, '_'"
+    )
+    role_passwords: Annotated[dict[Role, RolePassword], BeforeValidator(_pairs)] = Field(
+        {},
+        repr=False,
+        json_schema_extra=_SECRET,
+        description="the passwords of these roles, as service=password, with blanks or new lines between them",
     )
 
     tool_pools: Annotated[

@@ -55,7 +55,7 @@ async def _answering_early(engine: Any, deliveries: Any) -> Any:
 
 mutant(
     "whoever asked is answered before the commit",
-    "I2 I5",
+    "I2",
     lambda: [
         replace(Engine, "_attempt", _answering_early),
         around(worker.Worker, "__init__", knowing),
@@ -76,7 +76,7 @@ def _upserting(original: Any, store: Any, rows: Any) -> Any:
 
 mutant(
     "rows are overwritten, the last write wins",
-    "I3 I4 I1",
+    "I4",
     lambda: [
         replace(MemoryStore, "_holds", lambda self, unit, now_ms: True),
         around(MemoryStore, "_stage", _upserting),
@@ -115,7 +115,7 @@ mutant(
 )
 mutant(
     "a voice counts after the time is over",
-    "I19 I18",
+    "I19",
     lambda: [
         replace(ApprovalState, "is_expired", lambda self, now_ms: False),
         around(deciding, "answered", lambda original, *args, before_ms=None, **rest: original(*args, **rest)),
@@ -155,7 +155,7 @@ mutant(
 )
 mutant(
     "whoever started the run decides on it",
-    "I20 I5",
+    "I20",
     lambda: [replace(deciding, "_allowed", lambda *_: None)],
     quiet(gates=("ask",), moods=("muddle",)),
 )
@@ -172,3 +172,12 @@ class _Early:
 
     def now_ms(self) -> int:
         return int(self._store._clock.now_ms()) + 60_000
+
+
+def _edited(original: Any, store: Any, unit: Any, *rest: Any) -> None:
+    original(store, unit, *rest)
+    outcomes = store._facts["approval_outcome"]
+    outcomes.update({key: row.model_copy(update={"reason": "edited"}) for key, row in outcomes.items()})
+
+
+mutant("a row is edited where it is kept", "I3", lambda: [around(MemoryStore, "_write", _edited)], RACES)

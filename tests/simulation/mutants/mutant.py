@@ -1,7 +1,7 @@
 """Decides what a mutant is: a small patch that breaks one invariant, which the simulator must notice.
 
-A mutant that survives is a hole in the workload, the faults or the checkers, so each names the invariants of which at
-least one must be found violated, and the work and the faults under which it shows.
+A mutant that survives is a hole in the workload, the faults or the checkers. Each names the invariant that must be
+found violated, whatever else is, and the work and the faults under which it shows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Mutant:
     """One way to be wrong."""
 
     name: str
-    invariants: frozenset[str]
+    invariant: str
     broken: Broken
     profile: Profile = PLAIN
     only: frozenset[str] = frozenset()
@@ -53,10 +53,10 @@ MUTANTS: list[Mutant] = []
 
 
 def mutant(
-    name: str, invariants: str, broken: Broken, profile: Profile = PLAIN, only: str = "", seeds_max: int = 60
+    name: str, invariant: str, broken: Broken, profile: Profile = PLAIN, only: str = "", seeds_max: int = 60
 ) -> None:
     """Add a mutant."""
-    MUTANTS.append(Mutant(name, frozenset(invariants.split()), broken, profile, frozenset(only.split()), seeds_max))
+    MUTANTS.append(Mutant(name, invariant, broken, profile, frozenset(only.split()), seeds_max))
 
 
 def replace(target: Any, name: str, value: Any) -> Any:

@@ -54,7 +54,7 @@ def _unguarded(original: Any, self: Any) -> Any:
 
 mutant(
     "what a start has read is not guarded at the commit",
-    "I4 I7",
+    "I7",
     lambda: [around(Fold, "outcomes", _unguarded)],
     quiet(gates=("ask", "allow"), moods=("revoke", "plain"), cancels=0.5),
     "store_slow delayed",
@@ -83,7 +83,7 @@ def _another(original: Any, self: Any, row: Any) -> Any:
 
 mutant(
     "another input is shown than is executed",
-    "I31 I8",
+    "I31",
     lambda: [around(Draft, "record", _another)],
 )
 
@@ -103,7 +103,7 @@ def _forgetting_open(original: Any, store: Any, rows: Any) -> Any:
 
 mutant(
     "a second start finds nothing consumed",
-    "I9 I12",
+    "I9",
     lambda: [around(operation, "_execute", _starting_again), around(MemoryStore, "_stage", _forgetting_open)],
     PLAIN,
     "requeued repeated",
@@ -150,14 +150,14 @@ def _impatient(original: Any, state: Any, probe: int, due_ms: int, now_ms: int, 
 
 mutant(
     "the tool's world is asked before it is quiet",
-    "I12 I13",
+    "I12",
     lambda: [around(doubt, "_probe_at", _impatient)],
     _only(TAG),
     "tool_arrives_late result_lost",
 )
 mutant(
     "an attempt is probed and not sealed",
-    "I12 I13",
+    "I13",
     lambda: [around(doubt, "ProbeTool", lambda original, **given: original(**{**given, "seal": False}))],
     _only(LEDGER),
     "tool_arrives_late result_lost",

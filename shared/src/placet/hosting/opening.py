@@ -73,15 +73,23 @@ class Opening:
         return arbiter
 
     async def _reached(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        loop = asyncio.get_running_loop()
-        failures = 0
-        while True:
-            try:
-                return await attempt()
-            except RetryableError as error:
-                failures += 1
-                delay_s = backoff_ms(f"{self._name} {what}", failures) / 1_000
-                if loop.time() + delay_s > self._until_s:
-                    raise
-                log.warning("check.waits", extra={"check": what, "code": error.code.value, "what": error.message})
-                await asyncio.sleep(delay_s)
+        return await reached(f"{self._name} {what}", what, attempt, self._until_s)
+
+
+async def reached(name: str, what: str, attempt: Callable[[], Awaitable[T]], until_s: float) -> T:
+    """What the attempt comes to, made again as long as a server is away, until that instant of the loop's clock.
+
+    `name` spreads the attempts of several processes. Raises the last attempt's RetryableError.
+    """
+    loop = asyncio.get_running_loop()
+    failures = 0
+    while True:
+        try:
+            return await attempt()
+        except RetryableError as error:
+            failures += 1
+            delay_s = backoff_ms(name, failures) / 1_000
+            if loop.time() + delay_s > until_s:
+                raise
+            log.warning("check.waits", extra={"check": what, "code": error.code.value, "what": error.message})
+            await asyncio.sleep(delay_s)

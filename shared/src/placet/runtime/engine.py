@@ -129,7 +129,8 @@ class Engine:
                 await self._park(delivery, f"the facts violate {result.constraint}", outcome, settlement)
 
     async def _park(self, delivery: Delivery, reason: str, outcome: Outcome, settlement: Settlement) -> None:
-        now = max((entry.at_ms for entry in outcome.unit.journal), default=Instant(0))
+        told = [entry.at_ms for entry in outcome.unit.journal] + [letter.at_ms for letter in outcome.unit.dead_letters]
+        now = max(told, default=Instant(0))
         unit = Unit(dead_letters=[dead_letter(delivery.envelope, Code.INVARIANT, reason, now)])
         if delivery.outbox_id is not None:
             unit.consumed.append(delivery.outbox_id)

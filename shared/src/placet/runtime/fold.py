@@ -23,7 +23,7 @@ from placet.machine import Invoke, Machine, Receipt, Record, Reply, Send, State,
 from placet.messages import Envelope
 from placet.rows import STATE, FactKey, Row, StateRow, owner_of
 from placet.runtime.ports import DeadLetter, Delivery, JournalEntry, Loaded, OutboxRow, StateWrite, StoredState, Unit
-from placet.topology import queue_of
+from placet.topology import QUEUES, queue_of
 
 Machines = Mapping[str, Machine[Any]]
 
@@ -376,11 +376,15 @@ def _refused(run_id: str, failure: Failure) -> Transition[Any]:
 
 
 def dead_letter(envelope: Envelope, code: Code, reason: str, now: Instant) -> DeadLetter:
-    """The row that parks a message with its reason. Parking it twice is one row."""
+    """The row that parks a message with its reason. Parking it twice is one row.
+
+    Its destination is empty where the message names a machine that no queue serves: that is only said, never known.
+    """
+    is_served = envelope.message.to().machine in QUEUES.values()
     return DeadLetter(
         id=derived_id("dead", envelope.id),
         run_id=envelope.message.run_id,
-        destination=queue_of(envelope.message),
+        destination=queue_of(envelope.message) if is_served else "",
         code=code,
         reason=reason,
         body=envelope.encode(),

@@ -126,6 +126,7 @@ class Loops:
             return False
         self._due.clear()
         wait_ms = await self._relay.turn()
+        self.health.failing.pop("relay", None)  # now, not when the wait for the next row is over
         if wait_ms:
             try:
                 async with asyncio.timeout(wait_ms / 1_000):

@@ -8,11 +8,13 @@ from placet.adapters.rabbitmq.declaring import declare, verify
 from placet.adapters.rabbitmq.door import RabbitDoor
 from placet.adapters.rabbitmq.inbox import Opener, RabbitInbox
 from placet.adapters.rabbitmq.outlet import RabbitOutlet
+from placet.adapters.rabbitmq.parking import DeadLetter, drop, look, send_again
 from placet.adapters.rabbitmq.submitting import check_properties, open_submission, return_address
 from placet.adapters.rabbitmq.wire import Incoming
 
 __all__ = [
     "Asker",
+    "DeadLetter",
     "Incoming",
     "Opener",
     "RabbitDoor",
@@ -21,7 +23,10 @@ __all__ = [
     "RabbitReplies",
     "check_properties",
     "declare",
+    "drop",
+    "look",
     "open_submission",
     "return_address",
+    "send_again",
     "verify",
 ]

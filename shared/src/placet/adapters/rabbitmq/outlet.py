@@ -7,7 +7,6 @@ that is short of memory stops reading from those who publish, acknowledgements i
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Iterable, Sequence
 
@@ -15,6 +14,7 @@ from aio_pika.abc import AbstractConnection
 from aio_pika.exceptions import DeliveryError, PublishError
 
 from placet.adapters.rabbitmq.link import Lane, Link, open_lane, raise_if_cancelled, reason_of
+from placet.adapters.rabbitmq.parking import dead_letter_key
 from placet.adapters.rabbitmq.wire import (
     CLOUD_EVENT,
     CODE_HEADER,
@@ -26,7 +26,6 @@ from placet.adapters.rabbitmq.wire import (
     properties,
 )
 from placet.errors import Code, InvariantError, PlacetError, RetryableError
-from placet.ids import derived_id
 from placet.runtime.ports import OutboxRow
 from placet.topology import DEAD_EXCHANGE, EVENTS, Route, Topology
 
@@ -120,7 +119,7 @@ class RabbitOutlet:
         headers = {CODE_HEADER: error.code.value, REASON_HEADER: reason, QUEUE_HEADER: message.queue}
         about = properties(
             message.content_type or "application/octet-stream",
-            message_id=derived_id("dead", message.queue, hashlib.sha256(body).hexdigest()),
+            message_id=dead_letter_key(message.queue, body),
             headers=headers,
         )
         try:

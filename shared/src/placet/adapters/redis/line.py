@@ -46,7 +46,7 @@ class Line:
         return replies
 
     async def drop(self) -> None:
-        """End the connection, for an answer that is still to come would be taken for another's. `ask` makes a new one."""
+        """End the connection: an answer still to come would be taken for another's. The next `ask` makes a new one."""
         await self._connection.disconnect(nowait=True)
 
 

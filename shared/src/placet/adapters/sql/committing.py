@@ -143,7 +143,6 @@ class Committer:
             self._schedule()
             return
         if not written:
-            self._connection.execute("COMMIT")
             group.settle(None)
             self._schedule()
             return
@@ -159,7 +158,10 @@ class Committer:
         return group
 
     def _fill(self, group: _Group) -> bool:
-        """Write everything; whether there is anything to commit. Raises PlacetError: nothing was written."""
+        """Write everything; whether there is anything to commit. Raises PlacetError: nothing was written.
+
+        A transaction that wrote nothing is ended here: that waits for no disk.
+        """
         before = self._connection.total_changes
         try:
             now_ms = self._open_transaction()
@@ -170,9 +172,12 @@ class Committer:
                     job.result = [next(results) for _ in job.units]
                 else:
                     job.result = job.work(now_ms)
+            written = self._connection.total_changes != before
+            if not written:
+                self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             raise translated(error, self._path) from error
-        return self._connection.total_changes != before
+        return written
 
     def _write(self, units: Sequence[Unit], now_ms: Instant) -> Sequence[CommitResult]:
         if not units:

@@ -8,7 +8,7 @@ of a session (placet.adapters.sql.postgres_sessions) no other way is left, whate
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -48,7 +48,7 @@ from sqlalchemy.sql.expression import CTE, ClauseElement, TableValuedAlias
 from sqlalchemy.sql.selectable import LateralFromClause
 from sqlalchemy.types import TypeEngine
 
-from placet.adapters.sql import tables
+from placet.adapters.sql import statements, tables
 from placet.adapters.sql.statements import STATE_KEY
 from placet.columns import ENDED, FIELDS, KEYS
 from placet.rows import AttemptEndRow, AttemptRow, DecisionAttemptRow
@@ -83,6 +83,13 @@ def _given(name: str, types: Types, *, numbered: bool = False) -> TableValuedAli
     columns = [column(key, kind) for key, kind in types.items()]
     number = {"with_ordinality": "number"} if numbered else {}
     return func.unnest(*arrays).table_valued(*columns, **number).render_derived(name=f"{name}_given")
+
+
+def columns(name: str, keys: Iterable[str], rows: Sequence[tuple[Any, ...]]) -> dict[str, Sequence[Any]]:
+    """Rows as the arrays that `_given` takes."""
+    names = [f"{name}_{key}" for key in keys]
+    arrays: Sequence[Sequence[Any]] = list(zip(*rows, strict=True)) or [()] * len(names)
+    return dict(zip(names, arrays, strict=True))
 
 
 # ── load ───────────────────────────────────────────────────────────────────────────────
@@ -331,6 +338,12 @@ def lock() -> ClauseElement:
 
 def now() -> ClauseElement:
     return select(_NOW)
+
+
+def attempt_end() -> ClauseElement:
+    """As statements.attempt_end; a row for each attempt that was open."""
+    change: Any = statements.attempt_end()
+    return change.returning(tables.operation_attempt.c.n)  # type: ignore[no-any-return]
 
 
 def letter_insert() -> ClauseElement:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from placet.columns import values_of
+from placet.columns import ENDED, KEYS, values_of
 from placet.ids import Address
 from placet.instants import Instant
 from placet.rows import AttemptEndRow, AttemptRow, RequestRow, Row
@@ -71,6 +71,20 @@ def _check_owner(row: Row, stepped: Mapping[Address, str]) -> None:
         raise Refused("owner_tenant")
 
 
+CREATED = ("run_id", "machine", "key", "tenant", "version", "status", "body", "created_at_ms", "updated_at_ms")
+STEPPED = ("new_version", "new_status", "new_body", "new_updated_at_ms", "is_run_id", "is_machine", "is_key")
+JOURNAL = ("run_id", "machine", "key", "version", "message_id", "message", "facts", "at_ms")
+OUTBOX = ("id", "destination", "run_id", "type", "not_before_ms", "due_ms", "claimed_until_ms", "body")
+LETTER = ("id", "tenant", "run_id", "destination", "code", "reason", "body", "at_ms")
+ENDING = (*(f"new_{name}" for name in ENDED), *(f"is_{name}" for name in KEYS[AttemptRow.table]))
+"""The parameters that the rows of a batch, and `ending`, are."""
+
+
+def ending(row: AttemptEndRow) -> tuple[Any, ...]:
+    """The parameters that end an attempt."""
+    return (row.ended, row.ended_at_ms, row.evidence_text, row.run_id, row.operation_id, row.n)
+
+
 class Batch:
     """What several units write, table by table."""
 
@@ -79,7 +93,7 @@ class Batch:
         self.created: list[tuple[Any, ...]] = []
         self.stepped: list[tuple[Any, ...]] = []
         self.facts: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
-        self.attempts: list[Row] = []
+        self.attempts: list[AttemptRow | AttemptEndRow] = []
         """In order: an attempt must be closed before the next one opens."""
         self.journal: list[tuple[Any, ...]] = []
         self.outbox: list[tuple[Any, ...]] = []
@@ -122,7 +136,7 @@ def _without_nul(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def letter_values(letter: DeadLetter) -> tuple[Any, ...]:
-    """A dead letter's values, in the order of its table's columns."""
+    """A dead letter's values, in the order of LETTER."""
     d = letter
     return (d.id, tenant_of(d.body) or "", d.run_id, d.destination, d.code, d.reason, d.body, d.at_ms)
 

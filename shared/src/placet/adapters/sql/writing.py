@@ -12,22 +12,29 @@ from collections.abc import Sequence
 
 from placet.adapters.sql import statements as st
 from placet.adapters.sql.refusals import refusal
-from placet.adapters.sql.units import COMMITTED, LOST, Batch, Refused, Stored, holds
-from placet.columns import ENDED, FIELDS, KEYS, values_of
+from placet.adapters.sql.units import (
+    COMMITTED,
+    CREATED,
+    ENDING,
+    JOURNAL,
+    LETTER,
+    LOST,
+    OUTBOX,
+    STEPPED,
+    Batch,
+    Refused,
+    Stored,
+    ending,
+    holds,
+)
+from placet.columns import FIELDS, values_of
 from placet.ids import Address
 from placet.instants import Instant
-from placet.rows import AttemptEndRow, AttemptRow, Row
+from placet.rows import AttemptEndRow, AttemptRow
 from placet.runtime.ports import CommitResult, Fate, Unit
 
 Seen = dict[Address, Stored]
 """States as this transaction sees them."""
-
-_STATE = ("run_id", "machine", "key", "tenant", "version", "status", "body", "created_at_ms", "updated_at_ms")
-_STEP = ("new_version", "new_status", "new_body", "new_updated_at_ms", "is_run_id", "is_machine", "is_key")
-_END = (*(f"new_{name}" for name in ENDED), *(f"is_{name}" for name in KEYS[AttemptRow.table]))
-_JOURNAL = ("run_id", "machine", "key", "version", "message_id", "message", "facts", "at_ms")
-_OUTBOX = ("id", "destination", "run_id", "type", "not_before_ms", "due_ms", "claimed_until_ms", "body")
-_LETTER = ("id", "tenant", "run_id", "destination", "code", "reason", "body", "at_ms", "id")
 
 
 class Writer:
@@ -36,13 +43,13 @@ class Writer:
     def __init__(self, connection: sqlite3.Connection, sql: st.Statements) -> None:
         self._connection = connection
         self._version_sql = sql.text(st.state_version, takes=("is_run_id", "is_machine", "is_key"))
-        self._insert_state = sql.text(st.state_insert, takes=_STATE)
-        self._update_state = sql.text(st.state_update, takes=_STEP)
-        self._insert_journal = sql.text(st.journal_insert, takes=_JOURNAL)
-        self._insert_outbox = sql.text(st.outbox_insert, takes=_OUTBOX)
+        self._insert_state = sql.text(st.state_insert, takes=CREATED)
+        self._update_state = sql.text(st.state_update, takes=STEPPED)
+        self._insert_journal = sql.text(st.journal_insert, takes=JOURNAL)
+        self._insert_outbox = sql.text(st.outbox_insert, takes=OUTBOX)
         self._delete_outbox = sql.text(st.outbox_delete, takes=("is_id",))
-        self._insert_letter = sql.text(st.dead_letter_insert, takes=_LETTER)
-        self._end_attempt = sql.text(st.attempt_end, takes=_END)
+        self._insert_letter = sql.text(st.dead_letter_insert, takes=(*LETTER, "id"))
+        self._end_attempt = sql.text(st.attempt_end, takes=ENDING)
         self._sql = sql
 
     def together(self, units: Sequence[Unit], now_ms: Instant) -> list[CommitResult]:
@@ -114,10 +121,9 @@ class Writer:
     def _insert_fact(self, table: str) -> str:
         return self._sql.text(st.fact_insert, table, takes=FIELDS[table])
 
-    def _attempt(self, row: Row) -> None:
+    def _attempt(self, row: AttemptRow | AttemptEndRow) -> None:
         if not isinstance(row, AttemptEndRow):
             self._connection.execute(self._insert_fact(row.table), values_of(row))
             return
-        values = (row.ended, row.ended_at_ms, row.evidence_text, row.run_id, row.operation_id, row.n)
-        if self._connection.execute(self._end_attempt, values).rowcount != 1:
+        if self._connection.execute(self._end_attempt, ending(row)).rowcount != 1:
             raise Refused("operation_attempt_end")

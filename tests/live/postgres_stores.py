@@ -1,0 +1,86 @@
+"""Decides how a test gets a store on a real PostgreSQL: a migrated database, and a clock there that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+
+from placet.adapters.sql.postgres import PostgresStore
+from placet.adapters.sql.postgres_migrating import migrate
+from placet.adapters.sql.tables import metadata
+from tests.contracts.units import ManualClock
+from tests.live import spaces
+
+MOVABLE_CLOCK = """
+CREATE TABLE test_clock (at_ms bigint);
+INSERT INTO test_clock VALUES (0);
+CREATE OR REPLACE FUNCTION placet_now_ms() RETURNS bigint LANGUAGE sql VOLATILE SECURITY DEFINER
+AS 'SELECT at_ms FROM test_clock';
+"""
+"""In place of the server's own clock: the one seam in the schema."""
+EMPTY = f"""
+SET session_replication_role = replica;
+TRUNCATE {", ".join(table.name for table in metadata.sorted_tables)} RESTART IDENTITY;
+RESET session_replication_role;
+"""
+
+
+@asynccontextmanager
+async def migrated(url: str, **options: Any) -> AsyncIterator[str]:
+    """The address of a new database with the schema; without roles unless asked for."""
+    async with spaces.database(url) as own:
+        await migrate(own, **{"prefix": None, **options})
+        yield own
+
+
+async def execute(url: str, sql: str) -> None:
+    """Run statements as the server's superuser."""
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(sql)
+    finally:
+        await connection.close()
+
+
+class ClockedStore:
+    """A store whose database has the time of a ManualClock, which is told to it before each call."""
+
+    def __init__(self, store: PostgresStore, clock: ManualClock, teller: asyncpg.Connection) -> None:
+        self.store = store
+        self._clock = clock
+        self._teller = teller
+        self._told: int | None = None
+        self._telling = asyncio.Lock()
+
+    @classmethod
+    async def open(cls, url: str, clock: ManualClock) -> ClockedStore:
+        """On a database with MOVABLE_CLOCK."""
+        return cls(await PostgresStore.open(url), clock, await asyncpg.connect(url))
+
+    async def tell(self) -> None:
+        """The server's clock is the test's from now on."""
+        async with self._telling:
+            if self._told != self._clock.at_ms:
+                await self._teller.execute("UPDATE test_clock SET at_ms = $1", self._clock.at_ms)
+                self._told = self._clock.at_ms
+
+    async def close(self) -> None:
+        """Both connections."""
+        await self.store.close()
+        await self._teller.close()
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.store, name)
+        if not asyncio.iscoroutinefunction(method):
+            return method
+
+        async def called(*values: Any, **named: Any) -> Any:
+            if not self._teller.is_closed():
+                await self.tell()
+            return await method(*values, **named)
+
+        return called

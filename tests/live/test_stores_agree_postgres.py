@@ -1,0 +1,49 @@
+"""The store in memory and the one on PostgreSQL give the same fates and keep the same facts, whatever they are asked."""
+
+from __future__ import annotations
+
+import asyncio
+
+import asyncpg
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.contracts.agreement import KEY_OF, Agreement, by_key
+from tests.live.postgres_stores import EMPTY, MOVABLE_CLOCK, ClockedStore, execute, migrated
+
+
+class PostgresAgrees(Agreement):
+    """One database for all examples, emptied for each."""
+
+    def __init__(self, runner: asyncio.Runner, url: str) -> None:
+        super().__init__(runner)
+        self.url = url
+
+    def open_other(self) -> ClockedStore:
+        async def opened():
+            await execute(self.url, EMPTY)
+            return await ClockedStore.open(self.url, self.clock)
+
+        return self.runner.run(opened())
+
+    def kept(self):
+        async def read():
+            reader = await asyncpg.connect(self.url)
+            rows = {table: await reader.fetch(f"SELECT * FROM {table}") for table in KEY_OF}
+            await reader.close()
+            return rows
+
+        return {table: by_key(table, map(dict, rows)) for table, rows in self.runner.run(read()).items()}
+
+
+def test_the_stores_agree(postgres):
+    with asyncio.Runner() as runner:
+        database = migrated(postgres.url)
+        url = runner.run(database.__aenter__())
+        runner.run(execute(url, MOVABLE_CLOCK))
+        try:
+            run_state_machine_as_test(
+                lambda: PostgresAgrees(runner, url), settings=settings(max_examples=25, stateful_step_count=20)
+            )
+        finally:
+            runner.run(database.__aexit__(None, None, None))
