@@ -34,7 +34,7 @@ READY_S = 30
 console = Console(highlight=False, soft_wrap=True)
 
 
-class Failed(Exception):
+class DemoFailedError(Exception):
     """The demonstration did not go as it must."""
 
 
@@ -62,7 +62,7 @@ class System:
             )
         line = self._process.stdout.readline() if self._process.stdout else ""
         if not line:
-            raise Failed(f"the system did not start:\n{self._log.read_text()}")
+            raise DemoFailedError(f"the system did not start:\n{self._log.read_text()}")
         self._environment["PLACET_URL"] = str(json.loads(line)["url"])
         console.print(f"  [dim]process {self._process.pid} at {self._environment['PLACET_URL']}[/dim]")
 
@@ -91,7 +91,9 @@ class System:
             for line in done.stdout.rstrip().splitlines():
                 console.print(f"    {escape(line)}")
         if done.returncode not in codes:
-            raise Failed(f"placet {' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+            raise DemoFailedError(
+                f"placet {' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+            )
         return done.stdout
 
     def ask(self, *arguments: str) -> Any:
@@ -115,7 +117,7 @@ def step(number: int, title: str) -> Iterator[None]:
 
 
 def demonstrate(folder: Path) -> None:
-    """The whole demonstration. Raises Failed where it does not go as it must."""
+    """The whole demonstration. Raises DemoFailedError where it does not go as it must."""
     with step(1, "A git repository with a tag v1.1.0 and three commits since"):
         repository = scratch_repository(folder)
         console.print(
@@ -165,7 +167,7 @@ def _show_result(system: System, repository: Path, request: str) -> None:
 
 def _require(condition: bool, otherwise: str) -> None:
     if not condition:
-        raise Failed(otherwise)
+        raise DemoFailedError(otherwise)
 
 
 def main() -> int:
@@ -174,7 +176,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="placet-demo-"))
     try:
         demonstrate(folder)
-    except Failed as error:
+    except DemoFailedError as error:
         console.print(f"\n[bold red]The demonstration failed:[/bold red] {escape(str(error))}")
         return 1
     except KeyboardInterrupt:
@@ -182,9 +184,8 @@ def main() -> int:
         return 130
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    console.print(
-        f"\n[bold green]Done in {time.monotonic() - began:.0f} s: one tag, one decision, one crash in between.[/bold green]"
-    )
+    took_s = time.monotonic() - began
+    console.print(f"\n[bold green]Done in {took_s:.0f} s: one tag, one decision, one crash in between.[/bold green]")
     console.print("Try it yourself: make run")
     return 0
 

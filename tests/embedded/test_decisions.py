@@ -1,4 +1,4 @@
-"""Proves what deciders meet when the whole system is there: one wins, everybody is told the truth, nothing runs twice."""
+"""Proves what deciders meet on the whole system: one wins, everybody is told the truth, nothing runs twice."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def start(data: Path) -> int:
         os.dup2(log, 2)
         asyncio.run(release(data))
         code = 0
-    except BaseException:
+    except BaseException:  # noqa: BLE001  the child must end here, whatever happened in it
         import traceback
 
         traceback.print_exc()
@@ -140,7 +140,8 @@ async def _assert_facts(data: Path) -> None:
     store = await SqliteStore.open(data / DATABASE, clock=SystemClock())
     try:
         state = await store.state(TENANT, Address(RUN_ID, RUN, ""))
-        assert state is not None and state["status"] == "succeeded", state
+        assert state is not None
+        assert state["status"] == "succeeded", state
         rows = {
             table: await store.rows(TENANT, table, RUN_ID)
             for table in ("approval_request", "approval_vote", "approval_outcome", "operation", "operation_attempt")
@@ -156,7 +157,8 @@ async def _assert_facts(data: Path) -> None:
             address = Address(RUN_ID, machine, key)
             stored = (await store.load([address], [])).states[address]
             replayed = replay(machines()[machine], await store.read_journal(address))
-            assert stored is not None and replayed is not None
+            assert stored is not None
+            assert replayed is not None
             assert replayed.model_dump_json().encode() == stored.body
     finally:
         await store.close()

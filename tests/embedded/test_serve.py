@@ -71,7 +71,8 @@ def start(tmp_path: Path) -> Iterator[Callable[[], Running]]:
         command = [PLACET, "dev", "examples.release:app", "--data", str(data), "--port", "0", "--json"]
         process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         started.append(process)
-        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         line = process.stdout.readline()
         assert line, process.stderr.read()
         return Running(process, {**environment, "PLACET_URL": json.loads(line)["url"]}, data, repository)

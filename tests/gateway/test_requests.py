@@ -221,3 +221,16 @@ async def test_a_revocation_names_who_and_why(world: World, http: httpx.AsyncCli
     assert (message.by.id, message.reason, message.run_id) == ("reviewer", "wrong commit", "r1")
     absent = await http.post("/v1/requests/apr_unknown/revocation")
     assert_problem(absent, 404, Code.APPROVAL_NOT_FOUND)
+
+
+async def test_a_batch_of_which_one_was_only_busy_is_worth_repeating(world: World, http: httpx.AsyncClient) -> None:
+    rows = [world.add_request(TAG | {"toolCallId": f"c{n}.1"}) for n in range(2)]
+    items = [
+        {"request_id": row["request_id"], "request_hash": row["request_hash"], "decision_id": f"d{n}"}
+        for n, row in enumerate(rows)
+    ]
+    world.scripted = [Receipt(answer="busy", final=False, run_id="r1", request_id=rows[0]["request_id"])]
+    answer = await http.post("/v1/decisions", json={"decision": "approve", "items": items})
+    problem = assert_problem(answer, 409, Code.APPROVAL_BUSY)
+    assert [result["answer"] for result in problem["results"]] == ["busy", "accepted"]
+    assert (problem["final"], answer.headers["retry-after"]) == (False, "1")

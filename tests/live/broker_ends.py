@@ -10,8 +10,11 @@ import aio_pika
 from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
 
 from placet.adapters.rabbitmq import RabbitDoor, RabbitInbox, RabbitOutlet, RabbitReplies, declare
-from placet.topology import DEAD_QUEUE, DISPATCHER, Source, Topology, make_topology
-from tests.contracts.queue_contract import PATIENCE_S
+from placet.messages import CancelOperation, Envelope, ExecuteOperation
+from placet.runtime.ports import OutboxRow
+from placet.topology import DEAD_QUEUE, DISPATCHER, TOOL_EXECUTOR, Source, Topology, make_topology
+from tests.builders import TENANT
+from tests.contracts.queue_contract import PATIENCE_S, ids
 
 POLL_S = 0.02
 
@@ -22,6 +25,30 @@ async def eventually(probe: Callable[[], Awaitable[Any]], timeout_s: float = PAT
         while not (answer := await probe()):  # noqa: ASYNC110  another process tells no event of ours
             await asyncio.sleep(POLL_S)
     return answer
+
+
+def a_start(n: int) -> OutboxRow:
+    """The n-th call of a tool to be started."""
+    message = ExecuteOperation(tenant=TENANT, run_id=f"run-{n}", operation_id=f"op_{n}")
+    envelope = Envelope(id=f"msg_{n}", message=message)
+    return OutboxRow(envelope.id, TOOL_EXECUTOR, message.run_id, message.type, 0, envelope.encode())
+
+
+def a_cancel(n: int) -> OutboxRow:
+    """The signal for it."""
+    message = CancelOperation(tenant=TENANT, run_id=f"run-{n}", operation_id=f"op_{n}", reason="cancelled")
+    envelope = Envelope(id=f"cancel_{n}", message=message)
+    return OutboxRow(envelope.id, TOOL_EXECUTOR, message.run_id, message.type, 0, envelope.encode())
+
+
+async def take_all(inbox: RabbitInbox, wanted: set[str], timeout_s: float = PATIENCE_S) -> None:
+    """As a worker does, absorbing repeats, until everything has been done."""
+    done: set[str] = set()
+    async with asyncio.timeout(timeout_s):
+        while done < wanted:
+            taken = await inbox.take(64)
+            await inbox.settle(taken, [])
+            done.update(ids(taken))
 
 
 class BrokerEnds:
@@ -52,8 +79,8 @@ class BrokerEnds:
     ) -> RabbitInbox:
         """A running inbox of a service's inner queues, or of these sources."""
         chosen = sources or tuple(source for source in self.topology.sources[service] if not source.public)
-        parking = how.pop("parking", None) or self.outlet()
-        inbox = RabbitInbox(url or self.url, chosen, "test", parking, **how)
+        outlet = how.pop("outlet", None) or self.outlet()
+        inbox = RabbitInbox(url or self.url, chosen, "test", outlet, **how)
         inbox.start()
         self._closers.append(inbox.disconnect)
         return inbox

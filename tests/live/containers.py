@@ -24,9 +24,11 @@ LOGIN = "placet:placet"
 @lru_cache(maxsize=1)
 def docker_is_away() -> str:
     """Why there is no Docker daemon for us; empty when one answers."""
-    from docker.client import DockerClient
-    from docker.errors import DockerException
-
+    try:
+        from docker.client import DockerClient
+        from docker.errors import DockerException
+    except ImportError:
+        return "testcontainers is not installed"
     try:
         client = DockerClient.from_env(timeout=PING_TIMEOUT_S)
         try:

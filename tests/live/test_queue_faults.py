@@ -16,7 +16,7 @@ from placet.runtime.ports import OutboxRow
 from placet.topology import DISPATCHER, RESUME
 from tests.contracts.queue_contract import PATIENCE_S, a_row, an_envelope, collect, ids, is_empty, rows
 from tests.live import spaces
-from tests.live.broker_ends import BrokerEnds, eventually
+from tests.live.broker_ends import BrokerEnds, eventually, take_all
 from tests.live.faultproxy import FaultProxy
 from tests.live.servers import endpoint
 
@@ -50,16 +50,6 @@ async def publish_all(outlet, published: list[OutboxRow], timeout_s: float = RET
                     del left[confirmed]
             except RetryableError:
                 await asyncio.sleep(0.05)  # the loop's back-off
-
-
-async def take_all(inbox, wanted: set[str], timeout_s: float = RETURN_S) -> None:
-    """As a worker does, absorbing repeats, until everything has been done."""
-    done: set[str] = set()
-    async with asyncio.timeout(timeout_s):
-        while done < wanted:
-            taken = await inbox.take(64)
-            await inbox.settle(taken, [])
-            done.update(ids(taken))
 
 
 # ── the broker dies ────────────────────────────────────────────────────────────────────

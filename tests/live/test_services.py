@@ -77,8 +77,9 @@ async def test_a_release_suspends_is_approved_over_http_and_happens_once(system:
     def job() -> None:
         system.start()
         system.submit("r1", GOAL)
-        run = system.wait_for("r1", "suspended")
-        assert [waiting.request_id for waiting in run.waiting_for] == [system.request_of("r1").request_id]
+        system.wait_for("r1", "suspended")
+        request = system.request_of("r1")
+        assert [waiting.request_id for waiting in system.run("r1").waiting_for] == [request.request_id]
         assert tags(repository) == [], "nothing happens before somebody agrees"
         system.approve("r1")
         system.wait_for("r1", "succeeded")

@@ -1,4 +1,4 @@
-"""The store on PostgreSQL keeps every promise of a store, and what it promises besides since many processes share it."""
+"""The store on PostgreSQL keeps every promise of a store, and what it promises besides since many share it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import asyncio
 
 import pytest
 
+from placet.adapters.sql.postgres_migrating import migrate
 from tests.builders import T0
 from tests.contracts.store_contract import StoreContract
 from tests.contracts.units import run_at, sent, step
 from tests.live import spaces
-from tests.live.postgres_stores import EMPTY, MOVABLE_CLOCK, ClockedStore, execute, migrate
+from tests.live.postgres_stores import EMPTY, MOVABLE_CLOCK, ClockedStore, execute
 
 
 @pytest.fixture(scope="module")
@@ -38,15 +39,15 @@ class TestPostgresStore(StoreContract):
         await execute(clocked_url, EMPTY)
 
     async def make(self, clock):
-        self.clock = clock
+        self.time = clock
         return await ClockedStore.open(self.url, clock)
 
     async def reopen(self, store):
         await store.close()
-        return await ClockedStore.open(self.url, self.clock)
+        return await ClockedStore.open(self.url, self.time)
 
-    test_a_new_owner_finds_leases_due_and_nobody_s_claims = None
-    """The store of many has no new owner, see below."""
+    test_a_new_owner_finds_leases_due_and_nobody_s_claims: None = None  # type: ignore[assignment]
+    """A store that many share has no new owner: see below."""
 
     async def test_whoever_opens_it_takes_nothing_from_those_who_are_there(self, store, clock):
         rows = [sent("lease", T0 + 9_000, type="turn.lease_ended"), sent("now")]

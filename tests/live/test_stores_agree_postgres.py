@@ -1,8 +1,10 @@
-"""The store in memory and the one on PostgreSQL give the same fates and keep the same facts, whatever they are asked."""
+"""The stores in memory and on PostgreSQL give the same fates and keep the same facts, whatever they are asked."""
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+from typing import Any
 
 import asyncpg
 from hypothesis import settings
@@ -42,8 +44,7 @@ def test_the_stores_agree(postgres):
         url = runner.run(database.__aenter__())
         runner.run(execute(url, MOVABLE_CLOCK))
         try:
-            run_state_machine_as_test(
-                lambda: PostgresAgrees(runner, url), settings=settings(max_examples=25, stateful_step_count=20)
-            )
+            machine: Any = partial(PostgresAgrees, runner, url)
+            run_state_machine_as_test(machine, settings=settings(max_examples=25, stateful_step_count=20))
         finally:
             runner.run(database.__aexit__(None, None, None))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from placet.errors import Code, ContractError
 from placet.values import Name, Value
@@ -152,9 +152,3 @@ class DispatchSubject(Value):
 
 
 Subject = CallSubject | PlanSubject | RoundSubject | DispatchSubject
-
-
-class Judge(Protocol):
-    """Whoever can judge a subject at a boundary; the application does."""
-
-    def judge(self, boundary: Boundary, subject: Subject) -> Judgement | None: ...

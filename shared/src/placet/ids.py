@@ -55,8 +55,3 @@ def tool_call_id(turn: int, position: int, model_call_id: str) -> str:
 def fraction_of(*parts: str) -> float:
     """A number in [0, 1) derived from the parts: jitter without a random generator."""
     return int(digest_hex(*parts)[:13], 16) / float(1 << 52)
-
-
-def attempt_id(request_id: str, decision_id: str, answer: str, n: int) -> str:
-    """Primary key of a `decision_attempt` row."""
-    return derived_id("att", request_id, decision_id, answer, str(n))

@@ -63,6 +63,12 @@ def _pairs(text: object) -> object:
     return {name: value for name, _, value in pairs}
 
 
+def _of_services(passwords: dict[str, str]) -> dict[str, str]:
+    if unknown := passwords.keys() - {*topology.QUEUES, "gateway"}:
+        raise ValueError(f"no service is called {', '.join(sorted(unknown))}")
+    return passwords
+
+
 def _distinct(words: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(words)) != len(words):
         raise ValueError("each is named once")
@@ -73,7 +79,6 @@ Port = Annotated[int, Field(ge=0, le=PORT_MAX)]
 Places = Annotated[int, Field(ge=1, le=PLACES_MAX)]
 Address = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.:\[\]-]{1,255}$")]
 Pool = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?$")]
-Role = Literal["dispatcher", "resume", "planner", "tool-executor", "approval", "gateway"]
 RolePassword = Annotated[str, StringConstraints(pattern=r"^[!-~]{16,200}$")]
 Host = Literal["dispatcher", "resume", "planner", "tool-executor", "approval"]
 ImportString = Annotated[str, StringConstraints(pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*$")]
@@ -134,7 +139,7 @@ class Settings(BaseModel):
     role_prefix: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,39}$")] = Field(
         "placet", description="what the names of the services' roles in PostgreSQL begin with: lower-case letters, '_'"
     )
-    role_passwords: Annotated[dict[Role, RolePassword], BeforeValidator(_pairs)] = Field(
+    role_passwords: Annotated[dict[str, RolePassword], BeforeValidator(_pairs), AfterValidator(_of_services)] = Field(
         {},
         repr=False,
         json_schema_extra=_SECRET,

@@ -16,10 +16,6 @@ RUN_TERMINAL = frozenset({"succeeded", "failed", "rejected", "cancelled", "expir
 """Seven ends, none of which is reported as another (J23)."""
 RUN_STATUSES = RUN_ACTIVE | RUN_TERMINAL
 
-TASK_ACTIVE = frozenset({"pending", "running"})
-TASK_TERMINAL = frozenset({"succeeded", "failed", "skipped"})
-TASK_STATUSES = TASK_ACTIVE | TASK_TERMINAL
-
 # ── approval ───────────────────────────────────────────────────────────────────────────
 
 APPROVAL_ACTIVE = frozenset({"open"})

@@ -74,12 +74,14 @@ KEPT_FOR_EVER = 1_000_000_000
 """A delivery limit that looking never reaches. RabbitMQ 4 puts 20 where none is given, and drops without a word."""
 PACK_MAX = 32
 """Messages for one service in one AMQP message: one hop costs 0.4 ms of CPU whatever it carries (DESIGN §2)."""
-PACK_TOOLS_MAX = 4
-"""Toward tools: small, so that slow work spreads over the executors."""
+PACK_TURNS_MAX = 8
+PACK_CALLS_MAX = 4
+"""Toward models and tools: small, so that slow work spreads over planners and executors."""
 PREFETCH = 128
 """AMQP messages that a consumer holds: the batch in work and the next one."""
-PREFETCH_TOOLS = 16
-"""Toward tools: few, so that an executor that is stuck holds little of what others could do."""
+PREFETCH_TURNS = 16
+PREFETCH_CALLS = 8
+"""Toward models and tools: few, so that one that is stuck holds little of what others could do."""
 LENGTH_MAX = 100_000
 """AMQP messages a queue takes before it refuses more. What is refused stays an outbox row, or with its publisher."""
 BYTES_MAX = 512 * 1024 * limits.KIB
@@ -227,13 +229,13 @@ def make_topology(pools: Iterable[str] = ()) -> Topology:
         f"{PREFIX}ingress.decisions": (DECISIONS_EXCHANGE, DECIDE_KEY, APPROVALS),
     }
     sources: dict[str, tuple[Source, ...]] = {
-        name: (Source(PREFIX + name, PREFETCH, throttled=name == PLANNER),)
-        for name in (DISPATCHER, RESUME, PLANNER, APPROVALS)
+        name: (Source(PREFIX + name, PREFETCH),) for name in (DISPATCHER, RESUME, APPROVALS)
     }
+    sources[PLANNER] = (Source(PREFIX + PLANNER, PREFETCH_TURNS, throttled=True),)
     for tool in tools:
         sources[tool] = (
             Source(PREFIX + tool + _CONTROL, PREFETCH),
-            Source(PREFIX + tool, PREFETCH_TOOLS, throttled=True),
+            Source(PREFIX + tool, PREFETCH_CALLS, throttled=True),
         )
     for queue, (_, _, service) in ingress.items():
         sources[service] += (Source(queue, PREFETCH, public=True),)
@@ -262,4 +264,6 @@ def make_topology(pools: Iterable[str] = ()) -> Topology:
 
 
 def _pack_max(name: str) -> int:
-    return PACK_TOOLS_MAX if name.startswith(TOOL_EXECUTOR) and not name.endswith(_CONTROL) else PACK_MAX
+    if name == PLANNER:
+        return PACK_TURNS_MAX
+    return PACK_CALLS_MAX if name.startswith(TOOL_EXECUTOR) and not name.endswith(_CONTROL) else PACK_MAX

@@ -38,11 +38,11 @@ from placet_dispatcher.graph import fail, succeed
 from placet_dispatcher.planning import adopt, checked, plan_text
 from placet_dispatcher.proposals import propose
 from placet_dispatcher.schedule import BUDGET, advance, give_up
-from placet_dispatcher.states import TERMINAL, PendingRequest, RunState
+from placet_dispatcher.states import PendingRequest, RunState
 from placet_dispatcher.submission import opened, submission_digest
 from placet_dispatcher.words import told
 
-__all__ = ["TERMINAL", "RunMachine", "RunState"]
+__all__ = ["RunMachine", "RunState"]
 
 
 class RunMachine:

@@ -17,9 +17,6 @@ from placet.requests import Scope
 from placet.statuses import RUN_TERMINAL
 from placet.values import Principal, Usage, Value
 
-TERMINAL = RUN_TERMINAL
-"""Ends of a run. What comes later is absorbed."""
-
 Phase = Literal["planning", "deciding", "working", "answering", "ended"]
 """The planner's model is at work; the plan is before its gate; tasks are done; the answer is written; over."""
 
@@ -151,4 +148,4 @@ class RunState(State):
     @property
     def is_over(self) -> bool:
         """Whether the run has ended."""
-        return self.status in TERMINAL
+        return self.status in RUN_TERMINAL

@@ -1,1 +1,1 @@
-"""The whole system in one process: every machine, the topology, and SQLite or memory beneath."""
+"""The whole system in one process: every machine, one worker, one relay, and one SQLite file beneath."""

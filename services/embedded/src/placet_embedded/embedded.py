@@ -24,10 +24,10 @@ from placet_embedded.system import machines
 log = logging.getLogger("placet.embedded")
 
 DATABASE = "placet.db"
-LAST_TURN_MS = 2_000
-"""How long it then waits for the worker's last commit."""
 GRACE_MS = 10_000
 """How long a stopping process waits for model calls and tools in work."""
+LAST_TURN_MS = 2_000
+"""How long it then waits for the worker's last commit."""
 
 
 def make_private(folder: Path) -> None:

@@ -133,5 +133,7 @@ def _told(results: list[dict[str, Any]]) -> Response:
         code = Code(lost[0]["problem"]["code"])
         decided = len(results) - len(lost)
         told = f"{decided} of {len(results)} were decided, the others not: {lost[0]['problem']['detail']}"
-        return problems.problem(code, told, results=results)
+        # One that was only busy may yet be decided: repeating the batch is then worth while.
+        is_final = all(result["problem"]["final"] for result in lost)
+        return problems.problem(code, told, final=is_final, results=results)
     return JSONResponse({"results": results})

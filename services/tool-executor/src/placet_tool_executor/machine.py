@@ -191,7 +191,7 @@ def _not_again(state: OperationState, refusal: Refusal, facts: Facts, now_ms: In
 def _returned(
     state: OperationState, message: ToolReturned, facts: Facts, now_ms: Instant
 ) -> Transition[OperationState]:
-    """What attempt n came to. What an earlier attempt says is evidence, kept in its row's log and nowhere else."""
+    """What attempt n came to. What an earlier attempt says changes nothing any more, and is not kept."""
     if message.attempt != state.n or state.status in OPERATION_TERMINAL:
         return absorb(f"attempt {message.attempt} is over: the operation is {state.status} at attempt {state.n}")
     if state.status != "started":

@@ -14,8 +14,7 @@ async def prepare_database(settings: Settings) -> dict[str, Any]:
     """Bring the schema up to date and give each service's role its rights; what was done, by name."""
     from placet.adapters.sql.postgres_migrating import migrate
 
-    url, prefix = settings.database_url or "", settings.role_prefix
-    passwords: dict[str, str] = {**settings.role_passwords}
+    url, prefix, passwords = settings.database_url or "", settings.role_prefix, settings.role_passwords
     until_s = asyncio.get_running_loop().time() + settings.start_timeout_ms / 1_000
     return await reached("migrate", "database", lambda: migrate(url, prefix=prefix, passwords=passwords), until_s)
 

@@ -36,6 +36,7 @@ class Loaded:
 
     now_ms: Instant
     incarnation: int
+    """How many exclusive owners the store has had, this one included; 0 for a store that several processes share."""
     states: Mapping[Address, StoredState | None]
     rows: Mapping[FactKey, Row | None]
     versions: Mapping[Address, int]
@@ -75,7 +76,7 @@ class OutboxRow:
 
     id: str
     destination: str
-    """The machine's name; the topology maps it to a queue."""
+    """Whom it is for, as `topology.queue_of` says (`resume`, `tool-executor`, …); `Topology.route` says how it goes."""
     run_id: str
     type: str
     not_before_ms: int
@@ -140,7 +141,11 @@ class Store(Protocol):
     """Whether what is loaded is byte for byte what was committed. A store that redacts or rewrites is refused."""
 
     async def load(self, addresses: Sequence[Address], keys: Sequence[FactKey]) -> Loaded:
-        """States and rows, and the store's clock. Raises RetryableError(STORE_UNAVAILABLE)."""
+        """States and rows, and the store's clock.
+
+        Raises RetryableError(STORE_UNAVAILABLE), or what has made the store unfit to be believed until it is opened
+        again: OUTCOME_UNKNOWN, STORE_IN_USE, or TerminalError(CHECKPOINT_CORRUPT).
+        """
 
     async def commit(self, units: Sequence[Unit]) -> Sequence[CommitResult]:
         """One fate per unit, in order; one transaction for all where none violates a constraint.
@@ -171,7 +176,9 @@ class Store(Protocol):
 class Reader(Protocol):
     """The read side, for people: labelled "as of", nothing acts on it. Tenant first: a foreign row looks like none.
 
-    Every method returns plain JSON-able dictionaries whose names are the columns' names.
+    Every method returns plain JSON-able dictionaries whose names are the columns' names. Raises as `Store.load` does;
+    ContractError(PARAMETER_INVALID) for a page that begins at what the tenant does not have, or for no table of facts;
+    TerminalError(CHECKPOINT_CORRUPT) for a state that is no JSON.
     """
 
     async def runs(self, tenant: str, *, status: str | None, limit: int, before: str | None) -> list[dict[str, Any]]:
@@ -214,6 +221,7 @@ class Delivery:
 
     envelope: Envelope
     token: int
+    """The inbox's own number for it."""
     outbox_id: str | None = None
 
 
@@ -224,7 +232,10 @@ class Inbox(Protocol):
         """Everything waiting up to `batch_max`; waits until there is something; empty when the inbox is closed."""
 
     async def settle(self, done: Sequence[Delivery], back: Sequence[Delivery]) -> None:
-        """`done` are applied, absorbed or parked; `back` are to come again."""
+        """`done` are applied, absorbed or parked; `back` are to come again.
+
+        Does not raise, whatever the broker does: what was committed has yet to be answered and started.
+        """
 
 
 class Outlet(Protocol):
@@ -246,7 +257,7 @@ class Replies(Protocol):
     """Carries answers to whoever asked."""
 
     async def send(self, reply_to: str, text: str) -> None:
-        """Best effort: the asker repeats with the same id if it hears nothing."""
+        """Best effort, and never raises: the asker repeats with the same id if it hears nothing."""
 
 
 class Mark(StrEnum):
@@ -286,7 +297,9 @@ class Door(Protocol):
 
     async def ask(self, message: Message, *, message_id: str, timeout_ms: int) -> str | None:
         """The receipt as JSON (machine.Receipt), or None when none came in time: the outcome is unknown, and the
-        asker repeats with the same ids. A cancelled caller does not undo what was asked."""
+        asker repeats with the same ids. A cancelled caller does not undo what was asked.
+
+        Raises RetryableError when the machines cannot be reached."""
 
     def changes(self, run_id: str | None) -> AsyncIterator[None]:
         """A hint each time something of that run (or of any run) was committed; coalesced, never a fact."""

@@ -20,6 +20,8 @@ class Held:
     tag: int
     hold: Hold
     message: Incoming
+    since_s: float = 0.0
+    """When it came, by the loop's clock."""
     open: int = 0
     """How many of its envelopes are not done."""
 

@@ -1,7 +1,8 @@
 """Decides how a service consumes: bounded, acknowledged after the commit, given back without a trace, never twice.
 
 A delivery is acknowledged only when everything in its AMQP message is done. What is given back is handed out again
-here, so that an outage of the store spends nothing of the delivery limit. What cannot be read is parked.
+here, so that an outage of the store spends nothing of the delivery limit. What cannot be read is parked. What waits for
+long is passed on to whoever is free: nothing is held while tools run.
 """
 
 from __future__ import annotations
@@ -22,13 +23,19 @@ from placet.adapters.rabbitmq.wire import Incoming, ReturnAddress, incoming, is_
 from placet.errors import InvariantError, PlacetError, RetryableError
 from placet.machine import Receipt
 from placet.messages import Envelope
-from placet.runtime.ports import Delivery, Replies
-from placet.topology import Source
+from placet.runtime.ports import Delivery, OutboxRow, Replies
+from placet.topology import PREFIX, Source
 
 log = logging.getLogger("placet.rabbitmq")
 
 ROOM_CHECK_MS = 100
 """A place for a call to the world may become free without a message that says so."""
+PASS_ON_S = 15.0
+"""What has waited so long for a place goes back to the queue, and no more is taken until there is a place."""
+HOLD_S_MAX = 600.0
+"""Nothing is held longer, whatever the reason: the broker would close the channel for it."""
+LOOK_S = 5.0
+"""How often it is looked whether something is held for long."""
 PARK_AGAIN_S = 1.0
 CANCEL_TIMEOUT_S = 2.0
 UNLIMITED = 1_000_000
@@ -37,8 +44,11 @@ Opener = Callable[[Incoming], Awaitable[Envelope]]
 """Reads what an outsider published. Raises ContractError: refused; RetryableError: it cannot tell now."""
 
 
-class Parking(Protocol):
-    """Where bodies go that no rule accepts; an outlet."""
+class Exit(Protocol):
+    """Where goes what is not settled here; an outlet."""
+
+    async def publish(self, rows: Sequence[OutboxRow]) -> Sequence[str]:
+        """As ports.Outlet."""
 
     async def park(self, message: Incoming, body: bytes, error: PlacetError) -> bool:
         """True: confirmed. False: unknown, to be tried again."""
@@ -52,7 +62,7 @@ class RabbitInbox:
         url: str,
         sources: Sequence[Source],
         name: str,
-        parking: Parking,
+        outlet: Exit,
         *,
         openers: Mapping[str, Opener] | None = None,
         replies: Replies | None = None,
@@ -68,17 +78,22 @@ class RabbitInbox:
         for source in sources:
             if source.public and source.queue not in self._openers:
                 raise InvariantError(f"nobody opens what outsiders publish to {source.queue}")
-        self._parking = parking
+        self._outlet = outlet
         self._replies = replies
         self._room = room
         self._waiting = Waiting(sources, self._park)
         self._unopened: deque[Held] = deque()
         self._hold: Hold | None = None
         self._lane: Lane | None = None
-        self._consumers: list[str] = []
+        self._consumers: dict[str, str] = {}
+        """Consumer tags by queue."""
+        self._full_since_s: float | None = None
+        self._look_at_s = 0.0
+        self._passing_on: asyncio.Task[None] | None = None
         self._some = asyncio.Event()
         self._asking = asyncio.Event()
         self._parkings: set[asyncio.Task[None]] = set()
+        self._paused = False
         self._taking_in = True
         self._closed = False
         self._link = Link(url, f"{name} inbox", self._opened, self._lost)
@@ -104,14 +119,9 @@ class RabbitInbox:
 
         Results of this process are still handed out, and what a worker has can still be settled.
         """
-        lane, hold = self._lane, self._hold
-        consumers, self._consumers = self._consumers, []
-        for tag in consumers if lane is not None else ():
-            try:
-                async with asyncio.timeout(CANCEL_TIMEOUT_S):
-                    await lane.basic_cancel(tag)  # type: ignore[union-attr]
-            except Exception as error:  # noqa: BLE001  with the channel gone there is no consumer
-                log.debug("inbox.cancel_failed", extra={"reason": reason_of(error)})
+        hold = self._hold
+        for queue in list(self._consumers):
+            await self._stop_consuming(queue)
         self._taking_in = False
         waiting = [*self._unopened, *self._waiting.forget()]
         self._unopened.clear()
@@ -127,10 +137,11 @@ class RabbitInbox:
     async def disconnect(self) -> None:
         """The very end: whatever was not settled is delivered again, to somebody else. Twice is harmless."""
         self.close()
-        for task in self._parkings:
+        tasks = [*self._parkings, *([] if self._passing_on is None else [self._passing_on])]
+        for task in tasks:
             task.cancel()
-        if self._parkings:
-            await asyncio.wait(self._parkings)
+        if tasks:
+            await asyncio.wait(tasks)
         await self._link.close()
 
     async def drained(self) -> None:
@@ -151,9 +162,12 @@ class RabbitInbox:
         while True:
             self._some.clear()
             if self._taking_in:
+                room = self._room()
                 await self._open(batch_max)
-            batch = self._waiting.batch(batch_max, self._room()) if self._taking_in else []
-            batch = batch or self._waiting.local_batch(batch_max)
+                await self._mind(room)
+                batch = self._waiting.batch(batch_max, room)
+            else:
+                batch = self._waiting.local_batch(batch_max)
             if batch:
                 self._asking.clear()
                 return batch
@@ -180,12 +194,75 @@ class RabbitInbox:
 
     async def _wait(self) -> None:
         """Until something may have come; not long where a place for a call may become free."""
-        patience_s = ROOM_CHECK_MS / 1_000 if self._taking_in and self._waiting.has_throttled else None
+        looks = self._taking_in and (self._paused or self._waiting.has_throttled)
+        patience_s = ROOM_CHECK_MS / 1_000 if looks else None
         try:
             async with asyncio.timeout(patience_s):
                 await self._some.wait()
         except TimeoutError:
             pass  # look at the room again
+
+    # ── passing on ─────────────────────────────────────────────────────────────────────
+
+    async def _mind(self, room: int) -> None:
+        """Hold nothing for long: neither what waits for a place, nor what an outage of the store keeps here."""
+        now_s = asyncio.get_running_loop().time()
+        if room > 0:
+            self._full_since_s = None
+            if self._paused:
+                await self._go_on()
+        elif self._full_since_s is None and self._waiting.has_throttled:
+            self._full_since_s = now_s
+        if now_s < self._look_at_s or (self._passing_on is not None and not self._passing_on.done()):
+            return
+        self._look_at_s = now_s + min(LOOK_S, PASS_ON_S)
+        found = self._waiting.withdraw(lambda held: now_s - held.since_s > HOLD_S_MAX)
+        if self._full_since_s is not None and now_s - self._full_since_s > PASS_ON_S:
+            throttled = {source.queue for source in self._sources if source.throttled}
+            self._paused = True
+            for queue in throttled & set(self._consumers):
+                await self._stop_consuming(queue)
+            found += self._waiting.withdraw(lambda held: held.message.queue in throttled)
+        if found:
+            self._passing_on = asyncio.get_running_loop().create_task(self._pass_on(found))
+
+    async def _go_on(self) -> None:
+        """There is room again: consume again. A channel that has ended does so anyway with its successor."""
+        self._paused = False
+        lane, hold = self._lane, self._hold
+        for source in self._sources:
+            if lane is not None and hold is not None and source.throttled and source.queue not in self._consumers:
+                try:
+                    await self._consume(lane, hold, source)
+                except Exception as error:  # noqa: BLE001  told, and made again with the link
+                    self._link.give_up(reason_of(error))
+
+    async def _pass_on(self, found: list[tuple[Delivery, Held]]) -> None:
+        """Publish it anew, which is no delivery, and be done with it here; what is not confirmed stays here."""
+        rows = [
+            OutboxRow(
+                id=delivery.envelope.id,
+                destination=held.message.queue.removeprefix(PREFIX),
+                run_id=delivery.envelope.message.run_id,
+                type=delivery.envelope.message.type,
+                not_before_ms=0,
+                # Whoever asked has given up by now.
+                body=delivery.envelope.model_copy(update={"reply_to": None}).encode(),
+            )
+            for delivery, held in found
+        ]
+        confirmed: set[str] = set()
+        try:
+            confirmed = set(await self._outlet.publish(rows))
+        except RetryableError as error:
+            log.warning("inbox.not_passed_on", extra={"messages": len(rows), "reason": error.message})
+        else:
+            log.info("inbox.passed_on", extra={"messages": len(confirmed), "queue": found[0][1].message.queue})
+        deliveries = [delivery for delivery, _ in found]
+        await self.settle(
+            [delivery for delivery in deliveries if delivery.envelope.id in confirmed],
+            [delivery for delivery in deliveries if delivery.envelope.id not in confirmed],
+        )
 
     # ── opening and parking ────────────────────────────────────────────────────────────
 
@@ -236,7 +313,7 @@ class RabbitInbox:
 
     async def _park_until_confirmed(self, held: Held, body: bytes, error: PlacetError) -> None:
         while not held.hold.void:
-            if await self._parking.park(held.message, body, error):
+            if await self._outlet.park(held.message, body, error):
                 held.hold.finish(held)
                 await held.hold.acknowledge()
                 return
@@ -246,14 +323,26 @@ class RabbitInbox:
 
     async def _opened(self, connection: AbstractConnection) -> Sequence[Lane]:
         self._channel, lane = await open_lane(connection, confirms=False)
-        self._hold, self._lane, self._consumers = Hold(lane), lane, []
+        self._hold, self._lane, self._consumers = Hold(lane), lane, {}
         lane.on_consumer_cancel_callbacks.add(self._cancelled_by_broker)
         for source in self._sources if self._taking_in else ():
-            await self._channel.set_qos(prefetch_count=source.prefetch)  # for the consumers made after it
-            consumed = await lane.basic_consume(source.queue, self._receiver(source, self._hold))
-            if consumed.consumer_tag is not None:
-                self._consumers.append(consumed.consumer_tag)
+            if not (source.throttled and self._paused):
+                await self._consume(lane, self._hold, source)
         return [lane]
+
+    async def _consume(self, lane: Lane, hold: Hold, source: Source) -> None:
+        await lane.basic_qos(prefetch_count=source.prefetch)  # for the consumers made after it
+        consumed = await lane.basic_consume(source.queue, self._receiver(source, hold))
+        self._consumers[source.queue] = consumed.consumer_tag or ""
+
+    async def _stop_consuming(self, queue: str) -> None:
+        tag = self._consumers.pop(queue)
+        try:
+            async with asyncio.timeout(CANCEL_TIMEOUT_S):
+                if self._lane is not None:
+                    await self._lane.basic_cancel(tag)
+        except Exception as error:  # noqa: BLE001  with the channel gone there is no consumer
+            log.debug("inbox.cancel_failed", extra={"reason": reason_of(error)})
 
     def _receiver(self, source: Source, hold: Hold) -> Callable[[DeliveredMessage], Coroutine[Any, Any, None]]:
         async def receive(message: DeliveredMessage) -> None:
@@ -261,7 +350,8 @@ class RabbitInbox:
             if tag is None or hold.void or not self._taking_in:
                 return  # the broker has it back with the end of the channel
             hold.add(tag)
-            held = Held(tag, hold, incoming(message, source.queue))
+            now_s = asyncio.get_running_loop().time()
+            held = Held(tag, hold, incoming(message, source.queue), now_s)
             if source.public:
                 self._unopened.append(held)
             else:
@@ -277,6 +367,6 @@ class RabbitInbox:
         if self._hold is not None:
             self._hold.void = True
         self._hold = self._lane = None
-        self._consumers = []
+        self._consumers = {}
         self._unopened.clear()
         self._waiting.forget_all()

@@ -113,7 +113,7 @@ class Link:
         if connection is None or connection.transport is None:
             raise RetryableError(Code.BROKER_UNAVAILABLE, f"the broker cannot be reached: {self.trouble}")
         try:
-            async with asyncio.timeout(timeout_ms / 1_000):
+            async with asyncio.timeout(max(0.0, timeout_ms / 1_000)):
                 await connection.transport.ready()
         except TimeoutError:
             text = "the broker takes no messages in: memory or disk is short"

@@ -184,8 +184,10 @@ class RabbitOutlet:
     # ── the connection ─────────────────────────────────────────────────────────────────
 
     async def _ready(self) -> Lane:
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + self._patience_ms / 1_000
         await self._link.wait_until_up(self._patience_ms)
-        await self._link.wait_until_unblocked(self._patience_ms)
+        await self._link.wait_until_unblocked(1_000 * (until_s - loop.time()))
         lane = self._lane
         if lane is None:
             raise RetryableError(Code.BROKER_UNAVAILABLE, f"the broker went away: {self._link.trouble}")

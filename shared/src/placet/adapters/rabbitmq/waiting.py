@@ -112,6 +112,22 @@ class Waiting:
             source.throttled for _, _, source in self._suspects
         )
 
+    def withdraw(self, chosen: Callable[[Held], bool]) -> list[tuple[Delivery, Held]]:
+        """Take out what waits, to be passed on. Neither what outsiders said nor what is under suspicion: both would
+        lose what the broker knows of them."""
+        found: list[tuple[Delivery, Held]] = []
+        for queue in (queue for queue, source in self._sources.items() if not source.public):
+            raw, ready = self._raw[queue], self._ready[queue]
+            for held in [held for held in raw if chosen(held)]:
+                raw.remove(held)
+                ready.extend(self._unpack(held))
+            for delivery in list(ready):
+                came_with = self._helds[delivery.token]
+                if came_with is not None and chosen(came_with):
+                    ready.remove(delivery)
+                    found.append((delivery, came_with))
+        return found
+
     # ── forgetting ─────────────────────────────────────────────────────────────────────
 
     def forget(self) -> list[Held]:

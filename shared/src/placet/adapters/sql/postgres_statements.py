@@ -218,7 +218,9 @@ def _claims(guarded: bool) -> CTE:
         version = func.coalesce(own_locked.c.version, relied.c.version, _ZERO)
     holds = (version == claim.c.expected).label("holds")
     is_foreign = (own_locked.c.tenant != claim.c.tenant).label("is_foreign")
-    query = select(*(claim.c[name] for name in CLAIMS), own_locked.c.at, holds, is_foreign).select_from(joined)
+    name = _locked_name(claim, and_(claim.c.expected == _ZERO, steps)).label("name")
+    values = (claim.c[key] for key in CLAIMS)
+    query = select(*values, own_locked.c.at, holds, is_foreign, name).select_from(joined)
     return query.cte("claims").prefix_with("MATERIALIZED")
 
 
@@ -321,23 +323,25 @@ def _discarded(ids: ColumnElement[Any]) -> Delete:
     return delete(tables.outbox).where(tables.outbox.c.id == any_(ids))
 
 
-LOCKS: Types = {**_STATE, "steps": Boolean()}
-"""States to lock: to be stepped, or only relied on."""
+LOCKS: Types = {**_STATE, "steps": Boolean(), "absent": Boolean()}
+"""States to lock: to be stepped or only relied on, and whether it is relied on, or wanted, that there is none."""
 
 
 def lock() -> ClauseElement:
-    """Lock states in the order given; (number, version, tenant) of those that are there."""
-    wanted, s = _given("wanted", LOCKS, numbered=True), tables.state
+    """Lock states in the order given. Look at them in another statement: this one sees what was before the wait."""
+    wanted, s = _given("wanted", LOCKS), tables.state
     keys = and_(*(s.c[name] == wanted.c[name] for name in STATE_KEY))
-    own = select(s.c.version, s.c.tenant).where(keys, wanted.c.steps).with_for_update(key_share=True).lateral("own")
-    other = select(s.c.version, s.c.tenant).where(keys, ~wanted.c.steps).with_for_update(read=True).lateral("relied")
-    version, tenant = func.coalesce(own.c.version, other.c.version), func.coalesce(own.c.tenant, other.c.tenant)
-    joined = wanted.outerjoin(own, true()).outerjoin(other, true())
-    return select(wanted.c.number, version, tenant).select_from(joined)
+    own = select(s.c.version).where(keys, wanted.c.steps).with_for_update(key_share=True).lateral("own")
+    relied = select(s.c.version).where(keys, ~wanted.c.steps).with_for_update(read=True).lateral("relied")
+    joined = wanted.outerjoin(own, true()).outerjoin(relied, true())
+    return select(own.c.version, relied.c.version, _locked_name(wanted, wanted.c.absent)).select_from(joined)
 
 
-def now() -> ClauseElement:
-    return select(_NOW)
+def _locked_name(rows: FromClause, condition: ColumnElement[bool]) -> ColumnElement[Any]:
+    """Where there is no row to lock its name is, by whoever makes it and by whoever relies on its absence."""
+    name = rows.c.run_id.concat(literal_column("' '")).concat(rows.c.machine).concat(literal_column("' '"))
+    locked: ColumnElement[Any] = func.pg_advisory_xact_lock(func.hashtextextended(name.concat(rows.c.key), _ZERO))
+    return case((condition, locked.is_(None)))
 
 
 def attempt_end() -> ClauseElement:

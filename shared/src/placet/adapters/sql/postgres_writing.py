@@ -79,8 +79,8 @@ class Gathered:
             check_steps(unit)
         except Refused:
             self.regular = False
-        if not self._stepped.isdisjoint(unit.guards):
-            self.regular = False
+        if not self._stepped.isdisjoint(unit.guards) or not all(unit.guards.values()):
+            self.regular = False  # it may depend on a neighbour, or on what is not there
         for address, version in unit.guards.items():
             self._claims.append((*address, True, number, None, version, None, None, None))
         for w in unit.states:
@@ -164,8 +164,7 @@ class PostgresWriter:
         committing = False
         try:
             await session.execute("BEGIN")
-            seen = await self._lock(session, units)
-            now_ms = Instant((await session.fetch(self._sql(pg.now).sql))[0][0])
+            seen, now_ms = await self._lock(session, units)
             results = [await self._one(session, unit, seen, now_ms) for unit in units]
             session.warnings.clear()
             committing = True
@@ -186,18 +185,30 @@ class PostgresWriter:
         except Exception:  # noqa: BLE001  the first error is the one to tell; such a session is not used again
             session.drop()
 
-    async def _lock(self, session: Session, units: Sequence[Unit]) -> dict[Address, Stored]:
-        """Versions and tenants of all states that the units name, locked in the order that every commit keeps."""
-        wanted = {address: False for unit in units for address in unit.guards}
-        wanted |= {write.address: True for unit in units for write in unit.states}
-        rows = sorted((*address, steps) for address, steps in wanted.items() if unstorable(address) is None)
-        statement = self._sql(pg.lock)
-        found = await session.fetch(statement.sql, *statement.bind(pg.columns("wanted", pg.LOCKS, rows)))
+    async def _lock(self, session: Session, units: Sequence[Unit]) -> tuple[dict[Address, Stored], Instant]:
+        """Versions and tenants of all states that the units name, locked in the order that every commit keeps, and
+        the clock after that."""
+        wanted = {address: (False, version == 0) for unit in units for address, version in unit.guards.items()}
+        for write in (write for unit in units for write in unit.states):
+            absent = write.expected == 0 or wanted.get(write.address, (False, False))[1]
+            wanted[write.address] = (True, absent)
+        addresses = sorted(address for address in wanted if unstorable(address) is None)
+        await self._fetch(session, pg.lock, "wanted", pg.LOCKS, [(*each, *wanted[each]) for each in addresses])
+        found = await self._fetch(session, pg.load, "wanted", pg.WANTED, [(*each, False) for each in addresses])
         seen: dict[Address, Stored] = dict.fromkeys(wanted, (0, None))
-        for number, version, tenant in found:
-            if version is not None:
-                seen[Address(*rows[number - 1][:3])] = (version, tenant)
-        return seen
+        now_ms = Instant(0)
+        for kind, number, version, tenant, *_ in found:
+            if kind:
+                seen[addresses[number - 1]] = (version, tenant)
+            else:
+                now_ms = Instant(version)
+        return seen, now_ms
+
+    async def _fetch(
+        self, session: Session, build: Callable[..., ClauseElement], name: str, types: pg.Types, rows: Sequence[Any]
+    ) -> Sequence[Any]:
+        statement = self._sql(build)
+        return await session.fetch(statement.sql, *statement.bind(pg.columns(name, types, rows)))
 
     async def _one(self, session: Session, unit: Unit, seen: dict[Address, Stored], now_ms: Instant) -> CommitResult:
         try:
