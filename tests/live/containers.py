@@ -11,7 +11,7 @@ from typing import Any
 from tests.live.kinds import MANAGEMENT_PORT, NAMES, Kind, MissingServerError
 from tests.live.probes import answers
 from tests.live.processes import LOOPBACK, free_port
-from tests.live.rabbitmq_server import SETTLE_S, Management
+from tests.live.rabbitmq_server import Management, settle
 
 PING_TIMEOUT_S = 3
 START_TIMEOUT_S = 120
@@ -126,7 +126,7 @@ class ContainerServer:
         """A crash: SIGKILL to the server."""
         if self.alive:
             if self.kind is Kind.RABBITMQ:
-                time.sleep(SETTLE_S)
+                settle()
             self._container.kill()
             self._container.wait()
 

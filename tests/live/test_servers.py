@@ -88,7 +88,7 @@ async def test_a_broker_keeps_durable_messages_over_a_crash_and_loses_them_when_
         await asyncio.to_thread(own_rabbitmq.restart)
         async with await aio_pika.connect(url) as connection:
             queue = await (await connection.channel()).get_queue("q")
-            assert (await queue.get(timeout=10, no_ack=True)).body == b"kept"
+            assert (await queue.get(timeout=30, no_ack=True)).body == b"kept"
         await asyncio.to_thread(own_rabbitmq.wipe)
         with pytest.raises(aio_pika.exceptions.AMQPError):
             await aio_pika.connect(url)

@@ -18,27 +18,16 @@ from placet.messages import ANSWER_THREAD, task_thread
 from placet.plans import PlannedTask
 from placet.strict_json import parse
 from tests.simulation.application import LOOK, SimApplication, judgement
+from tests.simulation.faults import FAULTS
 from tests.simulation.workload import RunPlan, Workload
 
-HARMLESS = frozenset(
-    (
-        *("crash", "crash_all", "shutdown", "load_fails", "commit_fails", "commit_unknown"),
-        *(
-            "commit_lost_unknown",
-            "claim_fails",
-            "discard_fails",
-            "store_slow",
-            "clock_jumps",
-            "clock_steps_back",
-            "lost",
-            "unconfirmed",
-        ),
-        *("repeated", "reordered", "delayed", "ack_lost", "requeued", "reply_lost", "result_lost", "forged"),
-        *("referee_forgets", "referee_refuses", "referee_grants", "referee_slow", "probe_unsure"),
-    )
-)
-"""Faults that must change nothing about how a predictable run ends. A process that stands still is none of them: it may
-hear of an answer only when it has stopped waiting for it; nor is a clock that leaps, which makes a request too late."""
+HARMFUL = frozenset(("freeze", "clock_jumps", "tool_changed", "model_fails", "model_hangs", "model_blunders")) | {
+    name for name in FAULTS if name.startswith("tool_")
+}
+"""Faults after which a run may rightly end otherwise: the tool or the model said so, or was not waited for. A process
+that stands still may hear of an answer when it waits no more, and a leap of the clock makes a request too late."""
+HARMLESS = frozenset(FAULTS) - HARMFUL
+"""Faults that must change nothing about how a predictable run ends."""
 
 
 class End(NamedTuple):

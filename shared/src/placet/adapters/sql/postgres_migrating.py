@@ -14,6 +14,7 @@ import hmac
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
