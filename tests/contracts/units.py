@@ -225,6 +225,7 @@ def operation(operation_id: str = OPERATION_ID, **changes: Any) -> OperationRow:
         "effect": "idempotent",
         "consequential": True,
         "agent_name": "worker",
+        "initiator": "carol",
         "raw_input_text": '{"n": 1.0}',
         "input_text": '{"n":1}',
         "request_id": REQUEST,

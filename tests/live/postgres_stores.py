@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import asyncpg
@@ -35,6 +35,24 @@ async def migrated(url: str, **options: Any) -> AsyncIterator[str]:
     async with spaces.database(url) as own:
         await migrate(own, **{"prefix": None, **options})
         yield own
+
+
+@contextmanager
+def held(url: str, *statements: str, **options: Any) -> Iterator[str]:
+    """The same for a fixture that many tests share, after these statements."""
+
+    async def prepared(own: str) -> str:
+        for statement in statements:
+            await execute(own, statement)
+        return own
+
+    database = migrated(url, **options)
+    with asyncio.Runner() as runner:
+        own = runner.run(database.__aenter__())
+        try:
+            yield runner.run(prepared(own))
+        finally:
+            runner.run(database.__aexit__(None, None, None))
 
 
 async def execute(url: str, sql: str) -> None:

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-from placet.adapters.sql.postgres_migrating import migrate
 from tests.builders import T0
 from tests.contracts.store_contract import StoreContract
 from tests.contracts.units import run_at, sent, step
-from tests.live import spaces
-from tests.live.postgres_stores import EMPTY, MOVABLE_CLOCK, ClockedStore, execute
+from tests.live.postgres_stores import EMPTY, MOVABLE_CLOCK, ClockedStore, execute, held
 
 
 @pytest.fixture(scope="module")
 def clocked_url(postgres):
     """A migrated database whose clock the tests move; each test empties it."""
 
-    async def make():
-        await migrate(url, prefix=None)
-        await execute(url, MOVABLE_CLOCK)
-
-    own = spaces.database(postgres.url)
-    with asyncio.Runner() as runner:
-        url = runner.run(own.__aenter__())
-        runner.run(make())
+    with held(postgres.url, MOVABLE_CLOCK) as url:
         yield url
-        runner.run(own.__aexit__(None, None, None))
 
 
 class TestPostgresStore(StoreContract):

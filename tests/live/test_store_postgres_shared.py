@@ -31,15 +31,22 @@ from tests.contracts.units import (
     step,
     write,
 )
-from tests.live.postgres_stores import migrated
+from tests.live.postgres_stores import EMPTY, execute, held
 
 ROUNDS = 30
 
 
+@pytest.fixture(scope="module")
+def migrated_url(postgres):
+    with held(postgres.url) as url:
+        yield url
+
+
 @pytest.fixture
-async def url(postgres):
-    async with migrated(postgres.url) as own:
-        yield own
+async def url(migrated_url):
+    """A database in which nothing is."""
+    await execute(migrated_url, EMPTY)
+    return migrated_url
 
 
 @pytest.fixture
@@ -65,9 +72,10 @@ async def stopped_at(url: str, sql: str, *values: object):
 
 async def waits_for_lock(url: str) -> None:
     """Until a statement waits for a lock."""
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     watcher = await asyncpg.connect(url)
     try:
-        while not await watcher.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+        while not await watcher.fetchval(waiting):  # noqa: ASYNC110  the server tells nobody by itself
             await asyncio.sleep(0.005)
     finally:
         await watcher.close()
@@ -153,7 +161,7 @@ async def test_a_deadline_is_looked_at_after_the_wait(stores, url):
     async with stopped_at(url, TOUCH, RUN_ID, "run", ""):
         waiting = asyncio.create_task(stores[1].commit([step(None, 1, before_ms=now_ms + 300)]))
         await waits_for_lock(url)
-        while (await stores[2].next_due_ms())[0] < now_ms + 300:
+        while (await stores[2].next_due_ms())[0] < now_ms + 300:  # noqa: ASYNC110  it is the server's clock
             await asyncio.sleep(0.01)
     assert await waiting == [LOST]
 

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.contracts.agreement import KEY_OF, Agreement, by_key
-from tests.live.postgres_stores import EMPTY, MOVABLE_CLOCK, ClockedStore, execute, migrated
+from tests.live.postgres_stores import EMPTY, MOVABLE_CLOCK, ClockedStore, execute, held
 
 
 class PostgresAgrees(Agreement):
@@ -39,12 +39,6 @@ class PostgresAgrees(Agreement):
 
 
 def test_the_stores_agree(postgres):
-    with asyncio.Runner() as runner:
-        database = migrated(postgres.url)
-        url = runner.run(database.__aenter__())
-        runner.run(execute(url, MOVABLE_CLOCK))
-        try:
-            machine: Any = partial(PostgresAgrees, runner, url)
-            run_state_machine_as_test(machine, settings=settings(max_examples=25, stateful_step_count=20))
-        finally:
-            runner.run(database.__aexit__(None, None, None))
+    with held(postgres.url, MOVABLE_CLOCK) as url, asyncio.Runner() as runner:
+        machine: Any = partial(PostgresAgrees, runner, url)
+        run_state_machine_as_test(machine, settings=settings(max_examples=25, stateful_step_count=20))

@@ -123,6 +123,7 @@ class OperationBench(Bench):
             "effect": self.spec.effect.value,
             "consequential": self.spec.consequential,
             "agent_name": "operator",
+            "initiator": "carol",
             "raw_input_text": canonical_text(INPUT),
             "input_text": canonical_text(INPUT),
             "request_id": self.request.request_id if asked else None,

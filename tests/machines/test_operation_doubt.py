@@ -31,9 +31,11 @@ from tests.machines.bench import (
     code,
     invoked,
     recorded,
+    reply,
     sent,
     timers,
 )
+from tests.machines.builders_approval import ApprovalBench
 from tests.machines.builders_operation import (
     DENIED,
     DONE,
@@ -382,6 +384,16 @@ def test_what_a_person_says_did_not_happen_is_not_silently_tried_again() -> None
     assert "alice" in message.failure.message
     assert sent(settled, RetryOperation) == invoked(settled) == []
     assert code(bench.give(bench.execute())) is Code.OPERATION_CONSUMED
+
+
+@pytest.mark.parametrize("authority", ["approval", "policy"])
+def test_whether_it_happened_is_asked_on_behalf_of_whoever_started_the_run(authority: str) -> None:
+    bench = OperationBench("non_retriable", authority=authority).asked_person()
+    assert bench.question.initiator == "carol"
+    approval = ApprovalBench(bench.question)
+    own = reply(approval.give(approval.decision("executed", "carol")))
+    assert (own.answer, own.failure and own.failure.code) == ("not_allowed", Code.APPROVER_NOT_ALLOWED)
+    assert reply(approval.give(approval.decision("executed", "alice"))).answer == "accepted"
 
 
 def test_an_answer_without_its_row_is_no_answer() -> None:

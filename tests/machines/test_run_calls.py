@@ -72,6 +72,7 @@ def test_an_allowed_call_is_recorded_executed_and_its_result_goes_to_the_model()
     assert (row.authority, row.rule, row.request_id, row.call_id) == ("policy", "rule", None, "call-1.1")
     assert (row.input_text, row.agent_name, row.effect) == ('{"env":"staging"}', "worker", "idempotent")
     assert (row.tool_version, row.app_version, row.policy_version) == ("1", "app-1", "p1")
+    assert row.initiator == "alice", "who must not settle a question about it, whatever allowed it"
     play.done(row.operation_id, result='{"id":7}')
     result = the_result(play)
     assert (result.call_id, result.tool, result.ok, result.text) == ("call-1", "deploy", True, '{"id":7}')

@@ -194,7 +194,7 @@ class App:
         planner: Agent | str | None = None,
         tokens_max: int | None = None,
     ) -> TeamSpec:
-        """Register a team. `planner` plans and sums up: by default the first agent; it may be one that gets no tasks."""
+        """Register a team. `planner` plans and sums up: by default the first agent; it may be one without tasks."""
         check_name(name, "the name of a team")
         self._add("team", name, self._teams)
         members = names_of(agents, f"the agents of team {name!r}")

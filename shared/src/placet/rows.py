@@ -159,6 +159,8 @@ class OperationRow(Row):
     effect: str
     consequential: bool
     agent_name: str
+    initiator: str
+    """Person id of who started the run; empty where no person did. Whoever it is settles no question about it."""
     raw_input_text: str
     input_text: str
     """Canonical JSON of the validated input: what was shown, what is executed."""

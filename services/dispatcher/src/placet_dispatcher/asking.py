@@ -30,7 +30,6 @@ from placet.instants import Instant, later, rfc3339
 from placet.messages import RUN, RequestApproval, invalid
 from placet.requests import ApprovalRequest, create_request, request_hash
 from placet.strict_json import parse
-from placet.values import PrincipalKind
 from placet_dispatcher.draft import Draft
 from placet_dispatcher.states import Call, PendingRequest, RunState, Task
 from placet_dispatcher.words import cut
@@ -184,7 +183,7 @@ def ask(
         content=content,
         requested_at_ms=now_ms,
         reason=judgement.reason,
-        initiator=state.initiator.id if state.initiator.kind is PrincipalKind.HUMAN else "",
+        initiator=state.initiating_person,
         operation_id=operation_id,
         tool_version=tool.version if tool else "",
         tool_schema_digest=tool.schema_digest if tool else "",

@@ -208,6 +208,7 @@ def _record(proposal: _Proposal, judgement: Judgement, request: ApprovalRequest 
         effect=tool.effect.value,
         consequential=tool.consequential,
         agent_name=call.agent,
+        initiator=state.initiating_person,
         raw_input_text=call.raw_input_text,
         input_text=call.input_text,
         request_id=request.request_id if request else None,

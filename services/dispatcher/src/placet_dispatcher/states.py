@@ -15,7 +15,7 @@ from placet.messages import Mode
 from placet.plans import PlannedTask
 from placet.requests import Scope
 from placet.statuses import RUN_TERMINAL
-from placet.values import Principal, Usage, Value
+from placet.values import Principal, PrincipalKind, Usage, Value
 
 Phase = Literal["planning", "deciding", "working", "answering", "ended"]
 """The planner's model is at work; the plan is before its gate; tasks are done; the answer is written; over."""
@@ -149,3 +149,8 @@ class RunState(State):
     def is_over(self) -> bool:
         """Whether the run has ended."""
         return self.status in RUN_TERMINAL
+
+    @property
+    def initiating_person(self) -> str:
+        """Whoever must not decide what this run asks; empty where no person started it."""
+        return self.initiator.id if self.initiator.kind is PrincipalKind.HUMAN else ""

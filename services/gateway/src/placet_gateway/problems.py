@@ -56,6 +56,7 @@ _STATUS: dict[Code, int] = {
     Code.CLAIM_LOST: 503,
     Code.STORE_UNAVAILABLE: 503,
     Code.STORE_IN_USE: 503,
+    Code.BROKER_UNAVAILABLE: 503,
     Code.OUTCOME_UNKNOWN: 503,
 }
 """Every other code is a request that was understood and cannot be met: 422."""

@@ -72,6 +72,8 @@ def again(
     A lost worker is not the tool's failure: such attempts do not count against the tool's policy, only against
     ATTEMPTS_MAX, and are repeated at once.
     """
+    if state.contradicted is not None:
+        return ask(state, facts, now_ms, *effects)
     spec = facts.tool(state.tool)
     counted = state.n if state.lost or state.n >= limits.ATTEMPTS_MAX else max(state.failures, 1)
     inputs = RetryInputs(
@@ -235,7 +237,8 @@ def ask(state: OperationState, facts: Facts, now_ms: Instant, *effects: Effect) 
 
 def _question(state: OperationState, facts: Facts, now_ms: Instant) -> ApprovalRequest | Failure:
     """The frozen question; a failure with an unknown outcome where it cannot even be put."""
-    why = state.doubt.message if state.doubt is not None else "nobody knows the outcome"
+    known = [state.doubt.message if state.doubt is not None else None, state.contradicted]
+    why = "; ".join(text for text in known if text is not None) or "nobody knows the outcome"
     row = facts.operation(state.run_id, state.operation_id)
     if row is None:
         return _unaskable(f"the operation's row is missing; {why}")
@@ -259,6 +262,7 @@ def _question(state: OperationState, facts: Facts, now_ms: Instant) -> ApprovalR
             content=content,
             requested_at_ms=now_ms,
             reason=why,
+            initiator=row.initiator,
             tool_version=row.tool_version,
             tool_schema_digest=row.tool_schema_digest,
             policy_version=row.policy_version,

@@ -69,7 +69,7 @@ class OperationMachine:
                 return FactKey("operation", run_id, message.operation_id), FactKey(STATE, run_id, RUN, "")
             case OperationLeaseEnded() | ProbeOperation():
                 return (FactKey("operation", run_id, message.operation_id),)
-            case ToolReturned() | ToolProbed() if not isinstance(message.outcome, Executed):
+            case ToolReturned() | ToolProbed():
                 return (FactKey("operation", run_id, message.operation_id),)
             case ApprovalDecided():
                 return _approval(run_id, message.request_id)[:2]
@@ -191,7 +191,9 @@ def _not_again(state: OperationState, refusal: Refusal, facts: Facts, now_ms: In
 def _returned(
     state: OperationState, message: ToolReturned, facts: Facts, now_ms: Instant
 ) -> Transition[OperationState]:
-    """What attempt n came to. What an earlier attempt says changes nothing any more, and is not kept."""
+    """What attempt n came to, or an attempt before it that reports after all."""
+    if 1 <= message.attempt < state.n and isinstance(message.outcome, Executed):
+        return _happened_before(state, message.attempt, message.outcome, facts, now_ms)
     if message.attempt != state.n or state.status in OPERATION_TERMINAL:
         return absorb(f"attempt {message.attempt} is over: the operation is {state.status} at attempt {state.n}")
     if state.status != "started":
@@ -199,7 +201,7 @@ def _returned(
     outcome = message.outcome
     end = attempt_ended(state, _word(outcome, cancelling=state.cancelling), now_ms, outcome.model_dump_json())
     if state.cancelling:
-        unknown = isinstance(outcome, NotExecuted) and _in_doubt_before(state)
+        unknown = isinstance(outcome, NotExecuted) and (_in_doubt_before(state) or state.contradicted is not None)
         return cancelled(state, Certainty.UNKNOWN if unknown else Certainty(outcome.certainty), end)
     match outcome:
         case Executed():
@@ -213,6 +215,36 @@ def _returned(
         case Unsure():
             failure = outcome.failure or _unknown("the tool does not know whether it happened")
             return doubtful(state, failure, facts, now_ms, end, lost=False)
+
+
+def _happened_before(
+    state: OperationState, attempt: int, outcome: Executed, facts: Facts, now_ms: Instant
+) -> Transition[OperationState]:
+    """An earlier attempt reports after all that it happened (reliability b15).
+
+    Where the tool dedupes on the one key of all attempts, this is the operation's result, whatever attempt n is at.
+    Elsewhere an attempt follows only one that surely did nothing: this contradicts it, and is kept for a person.
+    """
+    if state.status in OPERATION_TERMINAL:
+        return absorb(f"attempt {attempt} is over: the operation is {state.status}")
+    if state.effect not in REPEATABLE:
+        return _contradicted(state, attempt, facts, now_ms)
+    if state.earlier is None:
+        return absorb(f"attempt {attempt} has said that it did nothing")
+    if state.status != "started":
+        return executed(state, outcome, *question_closed(state, "succeeded"))
+    evidence = canonical_text({"reported_by_attempt": attempt, "outcome": outcome.model_dump(mode="json")})
+    end = attempt_ended(state, outcome.certainty, now_ms, evidence)
+    if state.cancelling:  # attempt n has its signal already
+        return cancelled(state, Certainty.EXECUTED, end)
+    return executed(state, outcome, end, Invoke(_stop(state, f"attempt {attempt} has brought the result")))
+
+
+def _contradicted(state: OperationState, attempt: int, facts: Facts, now_ms: Instant) -> Transition[OperationState]:
+    if state.contradicted is not None:
+        return absorb("that an earlier attempt says otherwise is known")
+    told = state.model_copy(update={"contradicted": f"attempt {attempt} reports after all that it happened"})
+    return ask(told, facts, now_ms) if state.status == "waiting" else move(told)
 
 
 def _in_doubt_before(state: OperationState) -> bool:
@@ -353,11 +385,15 @@ def _cancel(state: OperationState, message: CancelOperation, facts: Facts) -> Tr
         return absorb(f"the operation is {'being cancelled' if state.cancelling else state.status}")
     if facts.status(state.run_id, RUN, "") not in RUN_TERMINAL:
         return absorb("the run has not ended")
-    stop = Stop(
-        tenant=state.tenant, run_id=state.run_id, machine=OPERATION, key=state.operation_id, reason=message.reason
-    )
+    stop = _stop(state, message.reason)
     if state.status == "started":
         return move(state.model_copy(update={"cancelling": True}), Invoke(stop))
     signals: tuple[Effect, ...] = (Invoke(stop),) if state.probing else ()
-    certainty = Certainty.NOT_EXECUTED if state.doubt is None else Certainty.UNKNOWN
+    surely_not = state.doubt is None and state.contradicted is None
+    certainty = Certainty.NOT_EXECUTED if surely_not else Certainty.UNKNOWN
     return cancelled(state, certainty, *signals, *question_closed(state, "cancelled"))
+
+
+def _stop(state: OperationState, reason: str) -> Stop:
+    """The signal to whatever runs for this operation."""
+    return Stop(tenant=state.tenant, run_id=state.run_id, machine=OPERATION, key=state.operation_id, reason=reason)

@@ -42,6 +42,9 @@ class OperationState(State):
     """Why nobody knows the outcome of attempt n; None while it runs, and once it is known."""
     earlier: Failure | None = None
     """Why nobody knows the outcome of an attempt before n: that n did nothing says nothing of that one."""
+    contradicted: str | None = None
+    """What an attempt before n, whose effect surely had not happened, has said since: that it did. Until a person
+    has seen this, nothing is started again, and nobody is told that nothing happened."""
     lost: bool = False
     """Whether the doubt is that the worker was lost."""
     probe: int = 0

@@ -268,6 +268,7 @@ operation = _table(
     _text("effect"),
     Column("consequential", BOOLEAN, nullable=False),
     _text("agent_name"),
+    _text("initiator"),
     _text("raw_input_text"),
     _text("input_text"),
     _text("request_id", optional=True),

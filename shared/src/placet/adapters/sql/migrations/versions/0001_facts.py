@@ -232,6 +232,7 @@ def _tables() -> None:
         sa.Column("effect", TEXT, nullable=False),
         sa.Column("consequential", BOOLEAN, nullable=False),
         sa.Column("agent_name", TEXT, nullable=False),
+        sa.Column("initiator", TEXT, nullable=False),
         sa.Column("raw_input_text", TEXT, nullable=False),
         sa.Column("input_text", TEXT, nullable=False),
         sa.Column("request_id", TEXT, nullable=True),

@@ -1,0 +1,414 @@
+"""Proves what the store on PostgreSQL says when the server, or the way to it, fails: never more than it knows."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import pytest
+
+from placet.adapters.sql import postgres_sessions
+from placet.adapters.sql.postgres import PostgresStore
+from placet.errors import Code, PlacetError, RetryableError
+from placet.ids import Address
+from tests.builders import TENANT
+from tests.contracts.on_store import COMMITTED, LOST
+from tests.contracts.units import leaf, run_at, step
+from tests.live.faultproxy import Fault, FaultProxy
+from tests.live.postgres_server import PrivatePostgres
+from tests.live.postgres_stores import EMPTY, execute, held, migrated
+from tests.live.servers import endpoint
+
+RECONNECT_S = 10
+
+
+@pytest.fixture(scope="module")
+def migrated_url(postgres):
+    with held(postgres.url) as url:
+        yield url
+
+
+@pytest.fixture
+async def url(migrated_url):
+    """A database in which nothing is."""
+    await execute(migrated_url, EMPTY)
+    return migrated_url
+
+
+@pytest.fixture
+async def store(url):
+    store = await PostgresStore.open(url, name="placet test")
+    yield store
+    await store.close()
+
+
+@asynccontextmanager
+async def behind_proxy(url: str):
+    """A store whose way to the server may fail."""
+    async with FaultProxy(*endpoint(url)) as proxy:
+        parts = urlsplit(url)
+        store = await PostgresStore.open(urlunsplit(parts._replace(netloc=f"postgres@127.0.0.1:{proxy.port}")))
+        try:
+            yield store, proxy
+        finally:
+            await proxy.restore()
+            await store.close()
+
+
+async def refused(call) -> PlacetError:
+    """The error that the call ends with."""
+    with pytest.raises(RetryableError) as raised:
+        await call
+    return raised.value
+
+
+async def version_of(store: PostgresStore, at: Address) -> int:
+    return (await store.load([at], [])).versions[at]
+
+
+# ── the way to the server is cut at the commit ─────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("fault", "written"), [(Fault.LOSE_REQUEST, 0), (Fault.LOSE_REPLY, 1), (Fault.SWALLOW_REPLY, 1)]
+)
+async def test_a_connection_that_is_lost_at_the_commit_leaves_it_unknown_and_the_repeat_is_right(
+    url, store, monkeypatch, fault, written
+):
+    monkeypatch.setattr(postgres_sessions, "ANSWER_S", 0.5)
+    at = run_at("run-that-is-cut")
+    async with behind_proxy(url) as (cut, proxy):
+        await cut.commit([step(run_at("before"))])
+        sprung = proxy.at(b"run-that-is-cut", fault)
+        error = await refused(cut.commit([step(at, 0, leaf(1, at.run_id))]))
+        await sprung.wait()
+        assert error.code is Code.OUTCOME_UNKNOWN
+        assert await version_of(store, at) == written
+        assert await cut.commit([step(at, 0, leaf(1, at.run_id))]) == [LOST if written else COMMITTED]
+        assert len(await store.rows(TENANT, "audit_leaf", at.run_id)) == 1
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fault", "code", "written"),
+    [
+        (b"SAVEPOINT unit", Fault.LOSE_REPLY, Code.STORE_UNAVAILABLE, 0),
+        (b"COMMIT\0", Fault.LOSE_REQUEST, Code.OUTCOME_UNKNOWN, 0),
+        (b"COMMIT\0", Fault.LOSE_REPLY, Code.OUTCOME_UNKNOWN, 2),
+        (b"COMMIT\0", Fault.SWALLOW_REPLY, Code.OUTCOME_UNKNOWN, 2),
+    ],
+)
+async def test_one_by_one_only_the_commit_itself_can_be_unknown(url, store, monkeypatch, pattern, fault, code, written):
+    monkeypatch.setattr(postgres_sessions, "ANSWER_S", 0.5)
+    units = [step(), step(expected=1)]
+    async with behind_proxy(url) as (cut, proxy):
+        sprung = proxy.at(pattern, fault)
+        error = await refused(cut.commit(units))
+        await sprung.wait()
+        assert error.code is code
+        assert await version_of(store, run_at()) == written
+        again = await cut.commit(units)
+        assert again == ([LOST, LOST] if written else [COMMITTED, COMMITTED])
+
+
+async def test_reads_that_are_cut_say_that_the_store_is_away_and_the_next_one_works(url):
+    async with behind_proxy(url) as (cut, proxy):
+        for read in (
+            lambda: cut.load([run_at()], []),
+            lambda: cut.next_due_ms(),
+            lambda: cut.read_thread("r", "t", 1),
+            lambda: cut.runs(TENANT, status=None, limit=1, before=None),
+        ):
+            await read()
+            proxy.reset()
+            calls = [asyncio.create_task(read()) for _ in range(3)]
+            results = await asyncio.gather(*calls, return_exceptions=True)
+            assert {error.code for error in results if isinstance(error, RetryableError)} <= {Code.STORE_UNAVAILABLE}
+            assert not [
+                error for error in results if isinstance(error, Exception) and type(error) is not RetryableError
+            ]
+            await read()
+
+
+async def test_a_partition_is_noticed_in_time_and_healed_by_itself(url, monkeypatch):
+    monkeypatch.setattr(postgres_sessions, "ANSWER_S", 0.3)
+    monkeypatch.setattr(postgres_sessions, "CONNECT_S", 0.3)
+    async with behind_proxy(url) as (cut, proxy):
+        await cut.commit([step()])
+        proxy.black_hole()
+        assert (await refused(cut.commit([step(expected=1)]))).code is Code.OUTCOME_UNKNOWN
+        assert (await refused(cut.load([run_at()], []))).code is Code.STORE_UNAVAILABLE
+        proxy.reset()
+        await proxy.restore()
+        assert await version_of(cut, run_at()) == 1
+        assert await cut.commit([step(expected=1)]) == [COMMITTED]
+
+
+# ── what the server says ───────────────────────────────────────────────────────────────
+
+
+@asynccontextmanager
+async def stuck(url: str, store: PostgresStore):
+    """A commit that waits for a lock; gives its task and the process id of its server process."""
+    await store.commit([step()])
+    other = await asyncpg.connect(url)
+    try:
+        async with other.transaction():
+            await other.execute("SELECT 1 FROM state FOR UPDATE")
+            task = asyncio.create_task(store.commit([step(expected=1)]))
+            waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+            while (pid := await other.fetchval(waiting)) is None:
+                await other.execute("SELECT pg_stat_clear_snapshot()")
+            yield task, pid
+    finally:
+        await other.close()
+
+
+async def test_a_cancelled_statement_was_surely_not_written(url, store):
+    async with stuck(url, store) as (task, pid):
+        await execute(url, f"SELECT pg_cancel_backend({pid})")
+        error = await refused(task)
+    assert (error.code, "57014" in error.message) == (Code.STORE_UNAVAILABLE, True)
+    assert await version_of(store, run_at()) == 1
+
+
+async def test_a_terminated_server_process_leaves_the_commit_unknown(url, store):
+    async with stuck(url, store) as (task, pid):
+        await execute(url, f"SELECT pg_terminate_backend({pid})")
+        assert (await refused(task)).code is Code.OUTCOME_UNKNOWN
+    assert await store.commit([step(expected=1)]) == [COMMITTED]
+
+
+async def test_connections_that_the_server_ended_while_they_were_idle_are_replaced_without_an_error(url, store):
+    for version in range(5):
+        await asyncio.gather(*(store.load([run_at()], []) for _ in range(4)), store.read_journal(run_at()))
+        await execute(
+            url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'placet%'"
+        )
+        await asyncio.sleep(0.05)  # the ends of the connections are read by the loop
+        assert await store.commit([step(None, version)]) == [COMMITTED]
+
+
+async def test_a_server_that_takes_no_writes_is_named_and_nothing_was_written(url):
+    await execute(url, "ALTER DATABASE " + urlsplit(url).path[1:] + " SET default_transaction_read_only = on")
+    try:
+        store = await PostgresStore.open(url)
+        error = await refused(store.commit([step()]))
+        assert (error.code, "primary" in error.message) == (Code.STORE_UNAVAILABLE, True)
+        await store.close()
+    finally:
+        await execute(
+            url, "SET default_transaction_read_only = off; ALTER DATABASE " + urlsplit(url).path[1:] + " RESET ALL"
+        )
+
+
+@pytest.mark.parametrize("default", ["off", "local"])
+async def test_a_default_that_answers_before_the_disk_has_it_is_not_followed(url, default):
+    await execute(url, f"ALTER DATABASE {urlsplit(url).path[1:]} SET synchronous_commit = {default}")
+    try:
+        store = await PostgresStore.open(url)
+        assert store.describe()["synchronous_commit"] == "on"
+        shown = await store._sessions.run(lambda session: session.fetch("SHOW synchronous_commit"))
+        assert [tuple(row) for row in shown] == [("on",)]
+        await store.close()
+    finally:
+        await execute(url, f"ALTER DATABASE {urlsplit(url).path[1:]} RESET ALL")
+
+
+# ── replicas that do not answer ────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+async def lonely(own_postgres):
+    """A database whose commits wait for a replica that is not there, and what ends that."""
+    async with migrated(own_postgres.url) as url:
+        store = await PostgresStore.open(url)
+        assert await store.commit([step()]) == [COMMITTED]
+        await execute(url, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        await execute(url, "SELECT pg_reload_conf()")
+
+        async def mend() -> None:
+            await execute(url, "SET synchronous_commit = local; ALTER SYSTEM RESET synchronous_standby_names")
+            await execute(url, "SELECT pg_reload_conf()")
+
+        try:
+            yield url, store, mend
+        finally:
+            await mend()
+            await store.close()
+
+
+async def waiting_for_replica(url: str) -> int:
+    watcher = await asyncpg.connect(url)
+    try:
+        find = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database()"
+        async with asyncio.timeout(10):
+            while (pid := await watcher.fetchval(find)) is None:
+                await asyncio.sleep(0.01)
+        return int(pid)
+    finally:
+        await watcher.close()
+
+
+@pytest.mark.parametrize("units", [[step(expected=1)], [step(expected=1), step(expected=2)]], ids=["one", "several"])
+async def test_a_commit_whose_wait_for_a_replica_was_cancelled_is_unknown_although_the_server_says_done(lonely, units):
+    url, store, mend = lonely
+    task = asyncio.create_task(store.commit(units))
+    await execute(url, f"SELECT pg_cancel_backend({await waiting_for_replica(url)})")
+    error = await refused(task)
+    assert (error.code, "synchronous replication" in error.message) == (Code.OUTCOME_UNKNOWN, True)
+    assert await version_of(store, run_at()) == 1 + len(units), "it is there, and may be lost with this server"
+    await mend()
+    assert await store.commit(units) == [LOST] * len(units)
+    assert await store.commit([step(expected=1 + len(units))]) == [COMMITTED]
+
+
+async def test_a_caller_who_waits_too_long_for_a_replica_makes_nothing_visible(lonely, monkeypatch):
+    url, store, mend = lonely
+    monkeypatch.setattr(postgres_sessions, "ANSWER_S", 0.3)
+    assert (await refused(store.commit([step(expected=1)]))).code is Code.OUTCOME_UNKNOWN
+    monkeypatch.undo()
+    await waiting_for_replica(url)  # still: nobody has cancelled it
+    assert await version_of(store, run_at()) == 1
+    again = asyncio.create_task(store.commit([step(expected=1)]))
+    await mend()
+    assert await again == [LOST]
+    assert await version_of(store, run_at()) == 2
+
+
+# ── callers that go away ───────────────────────────────────────────────────────────────
+
+
+async def test_callers_who_are_cancelled_tear_nothing_and_leave_no_connection_behind(url, store):
+    watcher = await asyncpg.connect(url)
+    count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'placet test'"
+    calls = []
+    for number in range(300):
+        at = run_at(f"run-{number}")
+        call = asyncio.create_task(store.commit([step(at, 0, leaf(1, at.run_id))]))
+        calls += [call, asyncio.create_task(store.load([at], [])), asyncio.create_task(store.state(TENANT, at))]
+        if number % 7 == 0:
+            await asyncio.sleep(number % 5 / 1_000)
+        for each in calls[-3:]:
+            each.cancel()
+    ended = await asyncio.gather(*calls, return_exceptions=True)
+    assert {type(each) for each in ended} <= {asyncio.CancelledError, list, tuple, type(None), type(ended[1])}
+    assert Counter(type(each) for each in ended)[asyncio.CancelledError] > 600
+    assert await asyncio.wait_for(store.commit([step()]), 5) == [COMMITTED]
+    assert await watcher.fetchval(count) <= postgres_sessions.SESSIONS_MAX + postgres_sessions.READERS_MAX
+    for number in range(300):
+        at = run_at(f"run-{number}")
+        leaves = await watcher.fetchval("SELECT count(*) FROM audit_leaf WHERE run_id = $1", at.run_id)
+        assert await version_of(store, at) == leaves
+    busy = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'placet test' AND state <> 'idle'"
+    assert await watcher.fetchval(busy) == 0
+    await watcher.close()
+
+
+# ── a server that dies ─────────────────────────────────────────────────────────────────
+
+
+class Client:
+    """One process that steps runs of its own, and remembers what it was told."""
+
+    def __init__(self, name: str, store: PostgresStore) -> None:
+        self.at = run_at(f"run-of-{name}")
+        self.store = store
+        self.told = 0
+        """The version that is surely there."""
+        self.heard: Counter[str] = Counter()
+
+    async def work(self, until: asyncio.Event) -> None:
+        while not until.is_set():
+            try:
+                (result,) = await self.store.commit([step(self.at, self.told, leaf(self.told + 1, self.at.run_id))])
+                assert result == COMMITTED, "nobody else writes it"
+                self.told += 1
+                self.heard["committed"] += 1
+            except RetryableError as error:
+                self.heard[error.code] += 1
+                await self.look(error)
+
+    async def look(self, error: RetryableError) -> None:
+        """What was unknown is known again as soon as the server is back."""
+        while True:
+            try:
+                version = await version_of(self.store, self.at)
+            except RetryableError:
+                await asyncio.sleep(0.05)
+                continue
+            assert version in ([self.told, self.told + 1] if error.code is Code.OUTCOME_UNKNOWN else [self.told])
+            self.told = version
+            return
+
+
+async def test_a_server_killed_under_load_keeps_every_answer_and_is_used_again_within_ten_seconds(own_postgres):
+    async with migrated(own_postgres.url) as url:
+        stores = [await PostgresStore.open(url) for _ in range(2)]
+        clients = [Client(str(number), stores[number % 2]) for number in range(6)]
+        over = asyncio.Event()
+        working = [asyncio.create_task(client.work(over)) for client in clients]
+        for _ in range(3):
+            before = sum(client.heard["committed"] for client in clients)
+            while sum(client.heard["committed"] for client in clients) < before + 60:
+                await asyncio.sleep(0.005)
+            await asyncio.to_thread(own_postgres.kill)
+            await asyncio.to_thread(own_postgres.start)
+            back_s = time.monotonic()
+            before = sum(client.heard["committed"] for client in clients)
+            while sum(client.heard["committed"] for client in clients) == before:
+                assert time.monotonic() < back_s + RECONNECT_S
+                await asyncio.sleep(0.005)
+        over.set()
+        await asyncio.gather(*working)
+        assert sum(client.heard[Code.OUTCOME_UNKNOWN] + client.heard[Code.STORE_UNAVAILABLE] for client in clients)
+        for client in clients:
+            assert await version_of(client.store, client.at) == client.told
+            leaves = await client.store.rows(TENANT, "audit_leaf", client.at.run_id)
+            assert [row["seq"] for row in leaves] == list(range(1, client.told + 1))
+        for store in stores:
+            await store.close()
+
+
+async def test_a_frozen_server_is_given_up_in_time_and_used_again_when_it_goes_on(own_postgres, monkeypatch):
+    async with migrated(own_postgres.url) as url:
+        store = await PostgresStore.open(url)
+        await store.commit([step()])
+        monkeypatch.setattr(postgres_sessions, "ANSWER_S", 0.4)
+        monkeypatch.setattr(postgres_sessions, "CONNECT_S", 0.4)
+        own_postgres.freeze()
+        try:
+            assert (await refused(store.commit([step(expected=1)]))).code is Code.OUTCOME_UNKNOWN
+            assert (await refused(store.load([run_at()], []))).code is Code.STORE_UNAVAILABLE
+        finally:
+            own_postgres.thaw()
+        monkeypatch.undo()
+        results = await store.commit([step(expected=1)])
+        assert results in ([COMMITTED], [LOST])
+        assert await version_of(store, run_at()) == 2
+        await store.close()
+
+
+async def test_a_server_without_room_for_another_connection_says_so(home):
+    server = PrivatePostgres(
+        home.place("postgres-full"), settings={"max_connections": "8", "superuser_reserved_connections": "0"}
+    )
+    await asyncio.to_thread(server.start)
+    try:
+        async with migrated(server.url) as url:
+            store = await PostgresStore.open(url)
+            taken = []
+            with pytest.raises(asyncpg.exceptions.TooManyConnectionsError):
+                while True:
+                    taken.append(await asyncpg.connect(url))
+            error = await refused(PostgresStore.open(url))
+            assert (error.code, "53300" in error.message) == (Code.STORE_UNAVAILABLE, True)
+            assert await store.commit([step()]) == [COMMITTED], "who has a connection goes on"
+            for connection in taken:
+                await connection.close()
+            await store.close()
+    finally:
+        await asyncio.to_thread(server.close)
