@@ -58,6 +58,10 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def in_time() -> float:
+    return 1.0
+
+
 async def ran(tool: str, operation_id: str = "op_1", **tool_input: Any) -> ToolOutcome:
     checked = app.validate_input(tool, tool_input)
     assert not isinstance(checked, Failure), checked
@@ -74,8 +78,8 @@ async def ran(tool: str, operation_id: str = "op_1", **tool_input: Any) -> ToolO
             input_text=canonical_text(checked),
             idempotency_key=operation_id,
             timeout_ms=spec.timeout_ms,
-            deadline_ms=None,
-        )
+        ),
+        in_time,
     )
 
 
@@ -93,7 +97,8 @@ async def probed(operation_id: str = "op_1", **tool_input: Any) -> ToolOutcome:
             idempotency_key=operation_id,
             seal=False,
             timeout_ms=20_000,
-        )
+        ),
+        in_time,
     )
 
 

@@ -20,6 +20,7 @@ class HealthOf:
     live: bool = True
     ready: bool = True
     failing: dict[str, str] = field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -82,6 +83,12 @@ async def test_the_probes_need_no_token_and_tell_living_from_ready(world: World)
         assert (await http.get("/readyz")).json()["failing"] == {"relay": "the store is away"}
         health.live = False
         assert (await http.get("/livez")).status_code == 503
+
+
+async def test_states_that_cannot_be_read_are_counted_by_the_probe_and_named_to_nobody(world: World) -> None:
+    async with world.http(health=HealthOf(unreadable={"run:r1/": "of a newer version"})) as http:
+        answer = await http.get("/readyz")
+        assert (answer.status_code, answer.json()) == (200, {"status": "ok", "unreadable": 1})
 
 
 async def test_a_store_that_is_away_makes_the_door_unready_and_reading_unavailable(

@@ -15,7 +15,10 @@ from placet.machine import Send
 from placet.messages import CancelOperation, CloseApproval, CloseThread, RunTimedOut, TakeTurn, TurnFailed, TurnTaken
 from placet.plans import PlannedTask
 from placet.rows import AuditLeafRow, audit_leaf
+from placet.values import Principal, PrincipalKind
 from tests.builders import (
+    ALICE,
+    BOB,
     T0,
     FakeApplication,
     a_call,
@@ -315,11 +318,20 @@ def test_a_cancelled_run_stops_everything_and_stays_cancelled() -> None:
     assert set(play.statuses().values()) == {"skipped"}
     assert (play.run.requests, play.run.active, play.run.ready) == ((), (), ())
     assert play.decide(request_id).last.kind == "absorbed"  # type: ignore[union-attr]
-    again = play.cancel()
+    again = play.cancel(by=BOB)
     assert (again.kind, reply(again).answer) == ("absorbed", "closed")
     assert reply(again).failure is not None
     assert reply(again).failure.code is Code.RUN_TERMINAL  # type: ignore[union-attr]
     assert len(play.executed()) == 1
+
+
+def test_whoever_repeats_an_own_cancel_is_told_that_it_stands() -> None:
+    play = a_busy_run()
+    play.cancel()
+    again = play.cancel(reason="no answer came")
+    assert (again.kind, reply(again).answer, reply(again).status) == ("absorbed", "duplicate", "cancelled")
+    robot = play.cancel(by=Principal(kind=PrincipalKind.SERVICE, id=ALICE.id))
+    assert reply(robot).answer == "closed", "of the same name, and somebody else"
 
 
 def test_after_a_cancel_every_call_has_exactly_one_answer() -> None:

@@ -101,7 +101,11 @@ class Decider:
         """As ports.Replies."""
         self.answers[reply_to] = Receipt.model_validate_json(text)
 
-    def start(self, activities: Sequence[Activity]) -> None:
+    def monotonic_ms(self) -> float:
+        """As ports.Invoker."""
+        return 0.0
+
+    def start(self, activities: Sequence[Activity], since_ms: float) -> None:
         """As ports.Invoker."""
 
 

@@ -13,6 +13,7 @@ from placet.ids import Address
 from placet.instants import Instant
 from placet.messages import RUN, THREAD, ApprovalDecided, Envelope
 from placet.runtime.engine import Engine
+from placet.runtime.fold import HELD_MS, outbox_row
 from placet.runtime.ports import CommitResult, Delivery, Fate, StateWrite, Unit
 from placet.runtime.replay import replay
 from tests.cases import case
@@ -211,17 +212,76 @@ async def test_facts_that_violate_a_constraint_park_the_message_that_brought_the
     assert await status(store, Address("run-2", RUN, "")) == (1, "counting")
 
 
-async def test_a_state_that_cannot_be_read_refuses_its_messages_and_no_others(store: InterferingStore) -> None:
-    broken = StateWrite(COUNTER, "acme", 0, 1, "counting", b'{"nonsense": true}')
-    await store.commit([Unit(states=[broken])])
-    settlement = await engine(store).process(
-        delivered(submit("one"), submit("x", run_id="run-2")) + delivered(submit("one", reply=False))
-    )
+# ── a state that cannot be read: written by a newer program, or damaged ────────────────
+
+
+async def break_state(store: MemoryStore, address: Address, body: bytes = b'{"of_a_newer_version": true}') -> None:
+    """As somebody else left it."""
+    await store.commit([Unit(states=[StateWrite(address, "acme", 0, 1, "counting", body)])])
+
+
+async def repair(store: MemoryStore, address: Address) -> None:
+    """A person has put it right."""
+    await store.commit([Unit(states=[a_step(address, 2).states[0]])])
+
+
+async def test_whoever_asks_a_state_that_cannot_be_read_is_told_to_ask_again_and_its_neighbours_go_on(
+    store: InterferingStore,
+) -> None:
+    await break_state(store, COUNTER)
+    settlement = await engine(store).process(delivered(submit("one"), submit("x", run_id="run-2")))
     answers = dict(settlement.replies)
     assert '"CHECKPOINT_CORRUPT"' in answers["r-one"]
+    assert '"final":false' in answers["r-one"]
     assert '"accepted"' in answers["r-x"]
-    assert settlement.dead_letters == 1
+    assert (settlement.dead_letters, len(settlement.done), settlement.back) == (0, 2, [])
+    assert list(settlement.unreadable) == [COUNTER]
     assert await status(store, COUNTER) == (1, "counting")
+    assert await store.outbox("acme", "run-1") == []
+
+
+@pytest.mark.parametrize("outbox", [True, False])
+async def test_what_is_for_a_state_that_cannot_be_read_waits_until_it_can(
+    store: InterferingStore, clock: SetClock, outbox: bool
+) -> None:
+    envelope = submit("one", reply=False)
+    await break_state(store, COUNTER)
+    if outbox:
+        await store.commit([Unit(outbox=[outbox_row(envelope)])])
+        await store.claim_due(10, 1_000)
+    for _ in range(3):
+        settlement = await engine(store).process(delivered(envelope, outbox=envelope.id if outbox else None))
+        assert (settlement.dead_letters, len(settlement.done), settlement.outbox_rows) == (0, 1, 1)
+        assert await store.claim_due(10, 1_000) == [], "not at once: it would go round and round"
+        clock.at_ms += HELD_MS
+        (row,) = await store.claim_due(10, 1_000)
+        assert Envelope.model_validate_json(row.body) == envelope
+        (delivery,) = delivered(envelope, outbox=row.id)
+        await store.discard([row.id])
+    await repair(store, COUNTER)
+    await engine(store).process([delivery])
+    assert await status(store, COUNTER) == (3, "counting")
+    assert await store.outbox("acme", "run-1") == []
+
+
+async def test_a_message_that_came_twice_waits_twice_and_is_no_contradiction(store: InterferingStore) -> None:
+    envelope = submit("one", reply=False)
+    await break_state(store, COUNTER)
+    settlement = await engine(store).process(delivered(envelope, envelope))
+    assert (settlement.dead_letters, len(settlement.done), settlement.outbox_rows) == (0, 2, 2)
+
+
+async def test_what_is_handed_over_to_a_state_that_cannot_be_read_waits_and_does_not_undo_what_caused_it(
+    store: InterferingStore, clock: SetClock
+) -> None:
+    await break_state(store, FOLLOWER)
+    settlement = await engine(store).process(delivered(submit("one")))
+    assert await status(store, COUNTER) == (1, "counting")
+    assert '"accepted"' in dict(settlement.replies)["r-one"]
+    assert list(settlement.unreadable) == [FOLLOWER]
+    assert await store.claim_due(10, 1_000) == []
+    clock.at_ms += HELD_MS
+    assert [row.type for row in await store.claim_due(10, 1_000)] == ["thread.close"]
 
 
 async def test_a_message_for_a_machine_that_is_not_here_is_parked(store: InterferingStore) -> None:

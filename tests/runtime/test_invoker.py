@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from placet.activities import CallModel, ProbeTool, RunTool, Stop
+from placet import limits
+from placet.activities import Activity, CallModel, ProbeTool, RunTool, Stop
 from placet.adapters.memory import MemoryStore
 from placet.calls import ChatMessage, Executed, ModelReply, ToolOutcome, UserText
 from placet.errors import Certainty, Code, ErrorClass, Failure
 from placet.messages import OPERATION, Envelope, ModelAnswered, ModelFailed, ToolProbed, ToolReturned
 from placet.rows import ThreadMessageRow
 from placet.runtime.invoker import TaskInvoker
-from placet.runtime.ports import ActivityError, StateWrite, Unit
+from placet.runtime.ports import ActivityError, BeginLeft, StateWrite, Unit
 from tests.runtime.test_engine import SetClock
 
 
@@ -28,6 +29,7 @@ class World:
         self.conversations: list[Sequence[ChatMessage]] = []
         self.error: Exception | None = None
         self.cancelled: list[str] = []
+        self.begin_left: list[BeginLeft] = []
         self.at_once = self.most_at_once = 0
 
     async def call(self, activity: CallModel, conversation: Sequence[ChatMessage]) -> ModelReply:
@@ -35,11 +37,13 @@ class World:
         await self._work(activity.thread_id)
         return ModelReply(text="done")
 
-    async def run(self, activity: RunTool) -> ToolOutcome:
+    async def run(self, activity: RunTool, begin_left_ms: BeginLeft) -> ToolOutcome:
+        self.begin_left.append(begin_left_ms)
         await self._work(activity.operation_id)
         return Executed(result_text='"done"')
 
-    async def probe(self, activity: ProbeTool) -> ToolOutcome:
+    async def probe(self, activity: ProbeTool, begin_left_ms: BeginLeft) -> ToolOutcome:
+        self.begin_left.append(begin_left_ms)
         await self._work(activity.operation_id)
         return Executed(result_text='"found"')
 
@@ -63,11 +67,14 @@ class World:
 class Invoked:
     """An invoker in its world."""
 
-    def __init__(self, **limits: Any) -> None:
+    def __init__(self, **terms: Any) -> None:
         self.world = World()
         self.store = MemoryStore(SetClock())
         self.results: asyncio.Queue[Envelope] = asyncio.Queue()
-        self.invoker = TaskInvoker(self.world, self.world, self.store, self.results.put_nowait, **limits)
+        self.invoker = TaskInvoker(self.world, self.world, self.store, self.results.put_nowait, **terms)
+
+    def start(self, activities: Sequence[Activity]) -> None:
+        self.invoker.start(activities, self.invoker.monotonic_ms())
 
     async def result(self) -> Any:
         async with asyncio.timeout(5):
@@ -85,7 +92,22 @@ def a_tool_run(number: int = 1) -> RunTool:
         input_text="{}",
         idempotency_key=f"op_{number}",
         timeout_ms=1_000,
-        deadline_ms=None,
+    )
+
+
+def a_probe() -> ProbeTool:
+    return ProbeTool(
+        tenant="acme",
+        run_id="run-1",
+        operation_id="op_1",
+        attempt=1,
+        probe=3,
+        tool="refund",
+        agent="clerk",
+        input_text="{}",
+        idempotency_key="op_1",
+        seal=False,
+        timeout_ms=1_000,
     )
 
 
@@ -111,7 +133,7 @@ def a_stop(number: int = 1) -> Stop:
 async def test_a_tool_run_comes_back_as_one_message() -> None:
     invoked = Invoked()
     invoked.world.go.set()
-    invoked.invoker.start([a_tool_run()])
+    invoked.start([a_tool_run()])
     message = await invoked.result()
     assert isinstance(message, ToolReturned)
     assert (message.operation_id, message.attempt, message.outcome.certainty) == ("op_1", 1, "executed")
@@ -122,20 +144,7 @@ async def test_a_tool_run_comes_back_as_one_message() -> None:
 async def test_a_probe_comes_back_as_what_it_found() -> None:
     invoked = Invoked()
     invoked.world.go.set()
-    probe = ProbeTool(
-        tenant="acme",
-        run_id="run-1",
-        operation_id="op_1",
-        attempt=1,
-        probe=3,
-        tool="refund",
-        agent="clerk",
-        input_text="{}",
-        idempotency_key="op_1",
-        seal=False,
-        timeout_ms=1_000,
-    )
-    invoked.invoker.start([probe])
+    invoked.start([a_probe()])
     message = await invoked.result()
     assert isinstance(message, ToolProbed)
     assert message.probe == 3
@@ -158,7 +167,7 @@ async def test_a_model_is_given_the_conversation_as_far_as_it_was_committed() ->
     write = StateWrite(rows[0].owner(), "acme", 0, 1, "calling", b"{}")
     await invoked.store.commit([Unit(states=[write], rows=list(rows))])
     invoked.world.go.set()
-    invoked.invoker.start([a_model_call(messages=2)])
+    invoked.start([a_model_call(messages=2)])
     message = await invoked.result()
     assert isinstance(message, ModelAnswered)
     assert (message.turn, message.attempt, message.reply.text) == (1, 2, "done")
@@ -182,7 +191,7 @@ async def test_a_model_that_fails_comes_back_as_a_failure(
     invoked = Invoked()
     invoked.world.error = error
     invoked.world.go.set()
-    invoked.invoker.start([a_model_call()])
+    invoked.start([a_model_call()])
     message = await invoked.result()
     assert isinstance(message, ModelFailed)
     assert (message.failure.code, message.failure.error_class) == (code, error_class)
@@ -190,7 +199,7 @@ async def test_a_model_that_fails_comes_back_as_a_failure(
 
 async def test_a_model_that_does_not_answer_in_time_is_a_time_out() -> None:
     invoked = Invoked()
-    invoked.invoker.start([a_model_call(timeout_ms=20)])
+    invoked.start([a_model_call(timeout_ms=20)])
     message = await invoked.result()
     assert isinstance(message, ModelFailed)
     assert message.failure.error_class is ErrorClass.TIMEOUT
@@ -200,7 +209,7 @@ async def test_a_tool_runner_that_raises_leaves_the_outcome_unknown() -> None:
     invoked = Invoked()
     invoked.world.error = ValueError("a bug")
     invoked.world.go.set()
-    invoked.invoker.start([a_tool_run()])
+    invoked.start([a_tool_run()])
     message = await invoked.result()
     assert message.outcome.certainty == "unknown"
     assert message.outcome.failure.certainty is Certainty.UNKNOWN
@@ -208,9 +217,9 @@ async def test_a_tool_runner_that_raises_leaves_the_outcome_unknown() -> None:
 
 async def test_a_cancelled_tool_gets_the_signal_and_its_outcome_is_unknown() -> None:
     invoked = Invoked()
-    invoked.invoker.start([a_tool_run(1), a_tool_run(2)])
+    invoked.start([a_tool_run(1), a_tool_run(2)])
     await invoked.world.entered.wait()
-    invoked.invoker.start([a_stop(1)])
+    invoked.start([a_stop(1)])
     message = await invoked.result()
     assert (message.operation_id, message.outcome.certainty) == ("op_1", "unknown")
     assert message.outcome.failure.code is Code.CANCELLED
@@ -221,9 +230,9 @@ async def test_a_cancelled_tool_gets_the_signal_and_its_outcome_is_unknown() -> 
 
 async def test_a_cancel_reaches_a_tool_that_still_waits_for_a_place() -> None:
     invoked = Invoked(tools_max=1)
-    invoked.invoker.start([a_tool_run(1), a_tool_run(2)])
+    invoked.start([a_tool_run(1), a_tool_run(2)])
     await invoked.world.entered.wait()
-    invoked.invoker.start([a_stop(2)])
+    invoked.start([a_stop(2)])
     message = await invoked.result()
     assert message.operation_id == "op_2"
     invoked.world.go.set()
@@ -232,7 +241,7 @@ async def test_a_cancel_reaches_a_tool_that_still_waits_for_a_place() -> None:
 
 async def test_no_more_tools_run_at_a_time_than_there_are_places() -> None:
     invoked = Invoked(tools_max=3)
-    invoked.invoker.start([a_tool_run(number) for number in range(20)])
+    invoked.start([a_tool_run(number) for number in range(20)])
     for _ in range(100):
         await asyncio.sleep(0)
     assert invoked.world.at_once == 3
@@ -242,11 +251,50 @@ async def test_no_more_tools_run_at_a_time_than_there_are_places() -> None:
     assert invoked.world.most_at_once == 3
 
 
+class Elapsing:
+    """This process's time, as a test moves it."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+
+    def __call__(self) -> float:
+        return self.now_ms
+
+
+async def test_a_tool_is_told_how_long_it_may_still_begin() -> None:
+    time = Elapsing()
+    invoked = Invoked(monotonic_ms=time)
+    invoked.world.go.set()
+    time.now_ms = limits.LEASE_MARGIN_MS - 1.0
+    invoked.invoker.start([a_tool_run()], 0.0)
+    await invoked.result()
+    time.now_ms = limits.LEASE_MARGIN_MS + 1.0
+    assert [left() for left in invoked.world.begin_left] == [-1.0]
+
+
+async def test_what_waits_for_a_place_until_it_is_too_late_is_not_called_and_says_so() -> None:
+    time = Elapsing()
+    invoked = Invoked(tools_max=1, monotonic_ms=time)
+    invoked.start([a_tool_run(1)])
+    await invoked.world.entered.wait()
+    time.now_ms = limits.LEASE_MARGIN_MS - 10.0
+    invoked.invoker.start([a_tool_run(2), a_probe()], 0.0)
+    told = [await invoked.result(), await invoked.result()]
+    assert [type(message) for message in told] == [ToolReturned, ToolProbed]
+    assert [message.outcome.certainty for message in told] == ["not_executed", "unknown"]
+    assert {message.outcome.failure.code for message in told} == {Code.TOOL_NOT_BEGUN}
+    invoked.world.go.set()
+    assert (await invoked.result()).operation_id == "op_1"
+    invoked.start([a_tool_run(3)])  # whoever gave up waiting has taken no place with it
+    assert (await invoked.result()).outcome.certainty == "executed"
+    assert len(invoked.world.begin_left) == 2
+
+
 async def test_a_draining_invoker_calls_no_model_and_still_starts_what_is_committed_as_started() -> None:
     invoked = Invoked()
     invoked.world.go.set()
     invoked.invoker.drain()
-    invoked.invoker.start([a_model_call(), a_tool_run()])
+    invoked.start([a_model_call(), a_tool_run()])
     assert isinstance(await invoked.result(), ToolReturned)
     await invoked.invoker.settled()
     assert invoked.world.conversations == []
@@ -254,13 +302,13 @@ async def test_a_draining_invoker_calls_no_model_and_still_starts_what_is_commit
 
 async def test_a_shutdown_is_no_cancel_and_reports_nothing() -> None:
     invoked = Invoked()
-    invoked.invoker.start([a_tool_run()])
+    invoked.start([a_tool_run()])
     await invoked.world.entered.wait()
     await invoked.invoker.stop()
     assert invoked.world.cancelled == ["op_1"]
     assert invoked.results.empty()
     assert invoked.invoker.running == 0
-    invoked.invoker.start([a_tool_run(2)])
+    invoked.start([a_tool_run(2)])
     assert invoked.invoker.running == 0
 
 
@@ -269,7 +317,7 @@ async def test_the_same_result_has_the_same_message_id() -> None:
     for _ in range(2):
         invoked = Invoked()
         invoked.world.go.set()
-        invoked.invoker.start([a_tool_run()])
+        invoked.start([a_tool_run()])
         async with asyncio.timeout(5):
             ids.add((await invoked.results.get()).id)
     assert len(ids) == 1

@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 
 from placet.errors import Code, RetryableError
-from placet.runtime.process import Loops
+from placet.ids import Address
+from placet.messages import RUN
+from placet.runtime.engine import Settlement
+from placet.runtime.fold import HELD_MS
+from placet.runtime.process import Health, Loops
 
 
 class Fails:
@@ -61,3 +65,15 @@ async def test_an_error_that_no_waiting_mends_ends_the_loop_and_is_told() -> Non
     assert loops.health.ended == {"relay": "ValueError: a defect"}
     assert not loops.health.live
     await loops.stop()
+
+
+def test_a_state_that_cannot_be_read_is_told_while_it_is_met_and_is_no_reason_to_send_nobody_here() -> None:
+    now_s = 100.0
+    health = Health(monotonic_s=lambda: now_s)
+    health.settled(Settlement(unreadable={Address("run-1", RUN, ""): "of a newer version"}))
+    assert health.unreadable == {"run:run-1/": "of a newer version"}
+    assert (health.live, health.ready) == (True, True)
+    now_s += 2 * HELD_MS / 1_000
+    assert health.unreadable, "what is for it comes again, and may come a little late"
+    now_s += 2 * HELD_MS / 1_000
+    assert health.unreadable == {}, "it was repaired, or another process has taken it on"

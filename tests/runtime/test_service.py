@@ -20,7 +20,7 @@ from placet.instants import Instant
 from placet.machine import Invoke, Send, State, Transition, absorb, move
 from placet.messages import OPERATION, Envelope, ExecuteOperation, Message, OperationDone, ToolReturned
 from placet.rows import FactKey
-from placet.runtime.ports import CommitResult, Delivery, OutboxRow, Unit
+from placet.runtime.ports import BeginLeft, CommitResult, Delivery, OutboxRow, Unit
 from placet.runtime.service import Ports, Service
 from tests.cases import case
 from tests.runtime.test_engine import SetClock
@@ -46,7 +46,7 @@ class CallingMachine:
         if isinstance(message, ExecuteOperation) and state is None:
             activity = RunTool(
                 **about, operation_id=message.operation_id, attempt=1, tool="t", agent="a", input_text="{}",
-                idempotency_key="k", timeout_ms=60_000, deadline_ms=None,
+                idempotency_key="k", timeout_ms=60_000,
             )  # fmt: skip
             return move(Calling(**about, status="started"), Invoke(activity))
         if isinstance(message, ToolReturned):
@@ -85,7 +85,7 @@ class World:
         self.store = RecordingStore(self)
         self.stubborn = False
 
-    async def run(self, activity: RunTool) -> ToolOutcome:
+    async def run(self, activity: RunTool, begin_left_ms: BeginLeft) -> ToolOutcome:
         self.entered.set()
         try:
             await self.go.wait()
@@ -99,7 +99,7 @@ class World:
         self.events.append("tool ended")
         return Executed(result_text="1")
 
-    async def probe(self, activity: ProbeTool) -> ToolOutcome:
+    async def probe(self, activity: ProbeTool, begin_left_ms: BeginLeft) -> ToolOutcome:
         raise NotImplementedError
 
     async def publish(self, rows: Sequence[OutboxRow]) -> Sequence[str]:

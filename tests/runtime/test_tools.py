@@ -31,7 +31,7 @@ def runner_of(function: Callable[..., Any], effect: str = "idempotent", **terms:
 
 
 def an_attempt(
-    text: str = "{}", *, timeout_ms: int = 5_000, deadline_ms: int | None = None, tool: str = "act"
+    text: str = "{}", *, timeout_ms: int = 5_000, tool: str = "act"
 ) -> RunTool:
     return RunTool(
         tenant="t",
@@ -43,12 +43,15 @@ def an_attempt(
         input_text=text,
         idempotency_key="op_1",
         timeout_ms=timeout_ms,
-        deadline_ms=deadline_ms,
     )
 
 
+def in_time() -> float:
+    return 5_000.0
+
+
 async def ran(function: Callable[..., Any], effect: str = "idempotent", **activity: Any) -> ToolOutcome:
-    return await runner_of(function, effect).run(an_attempt(**activity))
+    return await runner_of(function, effect).run(an_attempt(**activity), in_time)
 
 
 def failure_in(outcome: ToolOutcome) -> Failure:
@@ -64,7 +67,8 @@ async def test_a_tool_gets_typed_arguments_and_its_context() -> None:
     seen: list[Any] = []
 
     async def act(ctx: ToolContext, when: Certainty, times: int = 1) -> dict[str, Any]:
-        seen.append((when, times, ctx.left_s()))
+        seen.append((when, times))
+        assert 1.9 < ctx.left_s() <= 2.0
         return {
             "id": ctx.operation_id,
             "key": ctx.idempotency_key,
@@ -75,7 +79,7 @@ async def test_a_tool_gets_typed_arguments_and_its_context() -> None:
 
     outcome = await ran(act, text='{"times":3,"when":"executed"}', timeout_ms=2_000)
     assert isinstance(outcome, calls.Executed)
-    assert seen == [(Certainty.EXECUTED, 3, 2.0)]
+    assert seen == [(Certainty.EXECUTED, 3)]
     assert outcome.result_text == (f'{{"by":{NOW + 2_000},"id":"op_1","key":"op_1","n":2,"who":"worker"}}')
 
 
@@ -211,8 +215,6 @@ async def test_the_wire_s_own_values_are_understood_too() -> None:
         ({"tool": "nothing"}, Code.TOOL_UNKNOWN),
         ({"text": '{"n":1}'}, Code.TOOL_INPUT_INVALID),
         ({"text": "{"}, Code.TOOL_INPUT_INVALID),
-        ({"deadline_ms": NOW}, Code.DEADLINE),
-        ({"deadline_ms": NOW - 1}, Code.DEADLINE),
     ],
 )
 async def test_what_cannot_be_called_has_not_been_executed(activity: dict[str, Any], code: Code) -> None:
@@ -227,15 +229,85 @@ async def test_what_cannot_be_called_has_not_been_executed(activity: dict[str, A
     assert started == []
 
 
-async def test_the_nearer_of_time_limit_and_deadline_holds() -> None:
-    limits: list[int] = []
+@pytest.mark.parametrize("skew_ms", [3_600_000, -3_600_000])
+async def test_the_clock_of_the_machine_decides_nothing(skew_ms: int) -> None:
+    clock_ms = NOW
+    app = App("desk", version="1")
 
-    def act(ctx: ToolContext) -> None:
-        limits.append(ctx.deadline - NOW)
+    @app.tool(effect="idempotent")
+    async def act(ctx: ToolContext) -> float:
+        nonlocal clock_ms
+        clock_ms = Instant(NOW + skew_ms)
+        return ctx.left_s()
 
-    await ran(act, timeout_ms=900, deadline_ms=NOW + 300)
-    await ran(act, timeout_ms=200, deadline_ms=NOW + 300)
-    assert limits == [300, 200]
+    outcome = await ToolRunner(app, now_ms=lambda: clock_ms).run(an_attempt(timeout_ms=30_000), in_time)
+    assert isinstance(outcome, calls.Executed)
+    assert 20 < float(outcome.result_text) <= 30
+
+
+class Patience:
+    """How much time is left to begin, as a test says it: so many answers are 1 ms, all others that it is over."""
+
+    def __init__(self, answers: int) -> None:
+        self.left = answers
+
+    def __call__(self) -> float:
+        self.left -= 1
+        return 1.0 if self.left >= 0 else -1.0
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+@pytest.mark.parametrize("plain", [True, False])
+async def test_what_could_not_begin_in_time_is_not_called(effect: str, plain: bool) -> None:
+    called: list[int] = []
+
+    def in_a_thread(ctx: ToolContext) -> None:
+        called.append(1)
+
+    async def in_the_loop(ctx: ToolContext) -> None:
+        called.append(1)
+
+    runner = runner_of(in_a_thread if plain else in_the_loop, effect)
+    # Plain functions are asked once more, before they wait for a thread: in the thread itself it is too late.
+    outcome = await runner.run(an_attempt(), Patience(1 if plain else 0))
+    assert outcome == calls.not_begun("act")
+    assert failure_in(outcome).error_class is ErrorClass.TRANSIENT
+    assert called == []
+
+
+async def test_a_plain_function_waits_for_a_thread_only_while_it_may_begin() -> None:
+    entered, go_on = threading.Event(), threading.Event()
+    called: list[str] = []
+    app = App("desk", version="1")
+
+    @app.tool(effect="idempotent")
+    def act(ctx: ToolContext, name: str) -> None:
+        called.append(name)
+        entered.set()
+        assert go_on.wait(5)
+
+    @app.tool(effect="idempotent")
+    async def other(ctx: ToolContext) -> None:
+        called.append("other")
+
+    runner = ToolRunner(app, now_ms=lambda: NOW, threads_max=1)
+    first = asyncio.ensure_future(runner.run(an_attempt('{"name":"first"}'), in_time))
+    await asyncio.to_thread(entered.wait, 5)
+    assert await runner.run(an_attempt('{"name":"second"}'), lambda: 20.0) == calls.not_begun("act")
+    assert isinstance(await runner.run(an_attempt(tool="other"), in_time), calls.Executed)
+    third = asyncio.ensure_future(runner.run(an_attempt('{"name":"third"}'), in_time))
+    go_on.set()
+    assert [type(outcome) for outcome in await asyncio.gather(first, third)] == [calls.Executed] * 2
+    assert called == ["first", "other", "third"]
+
+
+async def test_a_probe_that_could_not_begin_in_time_knows_nothing_and_seals_nothing() -> None:
+    def handler(ctx: ToolContext) -> object:
+        raise AssertionError("called too late")
+
+    outcome = await probed(None, handler=handler, seal=True, begin_left_ms=lambda: -1.0)
+    assert outcome == calls.probe_not_begun("act")
+    assert isinstance(outcome, calls.Unsure)
 
 
 # ── time and signals ───────────────────────────────────────────────────────────────────
@@ -321,7 +393,12 @@ async def test_a_cancelled_tool_that_answers_within_the_grace_is_believed() -> N
 
 
 async def probed(
-    answer: object, *, seal: bool = False, text: str = '{"name":"v1"}', handler: Any = None
+    answer: object,
+    *,
+    seal: bool = False,
+    text: str = '{"name":"v1"}',
+    handler: Any = None,
+    begin_left_ms: Callable[[], float] = in_time,
 ) -> ToolOutcome:
     app = App("desk", version="1")
 
@@ -348,7 +425,7 @@ async def probed(
         seal=seal,
         timeout_ms=50,
     )
-    return await ToolRunner(app, now_ms=lambda: NOW, grace_ms=50).probe(activity)
+    return await ToolRunner(app, now_ms=lambda: NOW, grace_ms=50).probe(activity, begin_left_ms)
 
 
 @pytest.mark.parametrize("seal", [False, True])
@@ -403,7 +480,7 @@ async def test_a_tool_without_that_probe_stays_unknown() -> None:
         seal=False,
         timeout_ms=50,
     )
-    outcome = await runner.probe(activity)
+    outcome = await runner.probe(activity, in_time)
     assert isinstance(outcome, calls.Unsure)
     assert "has no reconcile" in failure_in(outcome).message
 

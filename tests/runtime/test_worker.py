@@ -53,6 +53,7 @@ class RecordingPorts:
         self.back: list[Delivery] = []
         self.told: list[tuple[str, str]] = []
         self.grants = True
+        self.since_ms: list[float] = []
 
     async def take(self, batch_max: int) -> Sequence[Delivery]:
         taken, self.waiting = self.waiting[:batch_max], self.waiting[batch_max:]
@@ -62,7 +63,11 @@ class RecordingPorts:
         self.record.events.append(f"settle {len(done)} done {len(back)} back")
         self.back += back
 
-    def start(self, activities: Sequence[Activity]) -> None:
+    def monotonic_ms(self) -> float:
+        return float(self.record.events.count("commit"))  # a clock that ticks with every commit
+
+    def start(self, activities: Sequence[Activity], since_ms: float) -> None:
+        self.since_ms.append(since_ms)
         self.record.events.append(f"start {len(activities)}")
 
     async def send(self, reply_to: str, text: str) -> None:
@@ -100,6 +105,13 @@ async def test_the_commit_comes_before_the_acknowledgement_and_that_before_answe
     ports = RecordingPorts(record, submit("one"), submit("two"))
     assert await worker(ports, RecordingStore(record)).turn()
     assert record.events == ["commit", "settle 2 done 0 back", "reply r-one", "reply r-two", "start 2"]
+
+
+async def test_the_time_in_which_a_call_may_begin_is_counted_from_before_the_commit() -> None:
+    record = Record()
+    ports = RecordingPorts(record, submit("one"))
+    assert await worker(ports, RecordingStore(record)).turn()
+    assert (ports.monotonic_ms(), ports.since_ms) == (1.0, [0.0])
 
 
 async def test_a_closed_inbox_ends_the_worker() -> None:

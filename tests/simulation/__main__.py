@@ -13,6 +13,7 @@ from tests.simulation.world import Report, simulate
 
 FAILURES_SHOWN = 3
 RARE = (
+    "a call came too late to begin",
     "a claim was held by another",
     "a unit lost a race",
     "a probe found the effect",
@@ -21,6 +22,8 @@ RARE = (
     "a request came too late to arrive",
     "an idempotent tool saw its key again",
     "a run ended as computed",
+    "a timer came early, and came again",
+    "a forged word moved an operation",
     "a person was asked whether it happened",
     "a late result was taken",
     "decision: closed",

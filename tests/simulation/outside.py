@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from placet.activities import ProbeTool, RunTool
-from placet.calls import EffectClass, Executed, NotExecuted, ToolOutcome, Unsure
+from placet.calls import EffectClass, Executed, NotExecuted, ToolOutcome, Unsure, not_begun, probe_not_begun
 from placet.errors import Certainty, Code, ErrorClass, Failure
+from placet.runtime.ports import BeginLeft
 from tests.simulation.application import EFFECTS, LEDGER, LOOK, MAIL, QUIESCENCE_MS, TAG, UPSERT
 from tests.simulation.faults import Faults
 from tests.simulation.history import History
@@ -75,9 +76,12 @@ class Outside:
 
     # ── a tool's run, as its code does it ──────────────────────────────────────────────
 
-    async def run(self, activity: RunTool) -> ToolOutcome:
+    async def run(self, activity: RunTool, begin_left_ms: BeginLeft) -> ToolOutcome:
         """One attempt, in the process that runs it, which may die at every await."""
         await self._scheduler.pause()
+        if begin_left_ms() < 0:
+            self._history.sometimes["a call came too late to begin"] += 1
+            return not_begun(activity.tool)
         if activity.tool != LOOK:
             if self._faults.hits("tool_refuses"):
                 return NotExecuted(failure=_failure("try again", ErrorClass.TRANSIENT, Certainty.NOT_EXECUTED))
@@ -100,6 +104,7 @@ class Outside:
         return request.answer
 
     def _send(self, activity: RunTool) -> Request:
+        self._check_sent_in_time(activity)
         request = Request(activity)
         delay_ms = 1
         if self._faults.hits("tool_arrives_late"):
@@ -107,6 +112,17 @@ class Outside:
         self.on_the_way[activity.operation_id] += 1
         self._scheduler.at(self._scheduler.now_ms + delay_ms, lambda: self._arrive(request))
         return request
+
+    def _check_sent_in_time(self, activity: RunTool) -> None:
+        """Whoever sends when the lease is over breaks the promise that all others rely on when they act on its end."""
+        attempts = self._ledger.attempts.get(activity.operation_id, [])
+        row = next((a for a in attempts if a.n == activity.attempt), None)
+        if row is None:
+            return  # said when it arrives
+        since_ms = self._ledger.attempt_since_ms[activity.operation_id, activity.attempt]
+        late_ms = self._scheduler.now_ms - since_ms - (row.lease_until_ms - row.started_at_ms)
+        name = f"{activity.tool} {activity.operation_id} attempt {activity.attempt}"
+        self._history.check(late_ms <= 0, "I12", f"{name} was sent {late_ms} ms after its lease")
 
     def _arrive(self, request: Request) -> None:
         activity = request.activity
@@ -166,9 +182,11 @@ class Outside:
 
     # ── asking about an attempt ────────────────────────────────────────────────────────
 
-    async def probe(self, activity: ProbeTool) -> ToolOutcome:
+    async def probe(self, activity: ProbeTool, begin_left_ms: BeginLeft) -> ToolOutcome:
         """What the tool's world says about one attempt."""
         await self._scheduler.pause()
+        if begin_left_ms() < 0:
+            return probe_not_begun(activity.tool)
         if self._faults.hits("probe_unsure"):
             await self._scheduler.sleep(activity.timeout_ms // 2)
             return Unsure(failure=_failure("cannot say", ErrorClass.TRANSIENT, Certainty.UNKNOWN))

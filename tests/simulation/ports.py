@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
+from placet import limits
 from placet.activities import Activity, CallModel, ProbeTool, RunTool, Stop
 from placet.adapters.memory import MemoryStore
 from placet.calls import ChatMessage, Unsure
@@ -22,6 +23,7 @@ from placet.messages import Envelope, ModelAnswered, ModelFailed, ToolProbed, To
 from placet.rows import FactKey
 from placet.runtime.ports import (
     ActivityError,
+    BeginLeft,
     CommitResult,
     Fate,
     JournalEntry,
@@ -231,7 +233,11 @@ class SimInvoker:
         self._group = group
         self._running: dict[Address, list[Task]] = {}
 
-    def start(self, activities: Sequence[Activity]) -> None:
+    def monotonic_ms(self) -> float:
+        """As ports.Invoker: virtual time does not leap."""
+        return self._scheduler.now_ms
+
+    def start(self, activities: Sequence[Activity], since_ms: float) -> None:
         """As ports.Invoker."""
         for activity in activities:
             owner = activity.owner()
@@ -240,7 +246,11 @@ class SimInvoker:
                     # Not here and now: the task may be the one that runs.
                     self._scheduler.at(self._scheduler.now_ms, partial(self._scheduler.cancel, task, _Stopped()))
                 continue
-            run = self._call_model(activity) if isinstance(activity, CallModel) else self._call_tool(activity)
+            run = (
+                self._call_model(activity)
+                if isinstance(activity, CallModel)
+                else self._call_tool(activity, partial(self._begin_left_ms, since_ms))
+            )
             self._running.setdefault(owner, []).append(
                 self._scheduler.spawn(f"activity {owner.text()}", run, self._group)
             )
@@ -266,7 +276,10 @@ class SimInvoker:
         else:
             self._report(activity, ModelAnswered(**names, turn=activity.turn, attempt=activity.attempt, reply=reply))
 
-    async def _call_tool(self, activity: RunTool | ProbeTool) -> None:
+    def _begin_left_ms(self, since_ms: float) -> float:
+        return since_ms + limits.LEASE_MARGIN_MS - self._scheduler.now_ms
+
+    async def _call_tool(self, activity: RunTool | ProbeTool, begin_left_ms: BeginLeft) -> None:
         names: dict[str, Any] = {
             "tenant": activity.tenant,
             "run_id": activity.run_id,
@@ -274,9 +287,9 @@ class SimInvoker:
         }
         try:
             if isinstance(activity, RunTool):
-                outcome = await self._tools.run(activity)
+                outcome = await self._tools.run(activity, begin_left_ms)
             else:
-                outcome = await self._tools.probe(activity)
+                outcome = await self._tools.probe(activity, begin_left_ms)
         except _Stopped:
             outcome = Unsure(
                 failure=Failure(

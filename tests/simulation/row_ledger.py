@@ -52,6 +52,8 @@ class RowLedger:
         self.answers: dict[str, list[DecisionAttemptRow]] = defaultdict(list)
         self.operations: dict[str, OperationRow] = {}
         self.attempts: dict[str, list[AttemptRow]] = defaultdict(list)
+        self.attempt_since_ms: dict[tuple[str, int], int] = {}
+        """When each attempt was committed, by the time that does not leap."""
         self.ends: dict[tuple[str, int], AttemptEndRow] = {}
         self.retries: dict[tuple[str, str, int], RetryRow] = {}
         self.said: Counter[tuple[str, str]] = Counter()
@@ -196,6 +198,7 @@ class RowLedger:
         )
         self._check(row.n <= limits.ATTEMPTS_MAX, "I27", f"attempt {row.n} of {row.operation_id}")
         attempts.append(row)
+        self.attempt_since_ms[row.operation_id, row.n] = self._history.now_ms
         self._history.sometimes["an attempt was started"] += 1
         operation = self.operations.get(row.operation_id)
         if operation is None:

@@ -56,7 +56,7 @@ class RunTool(ActivityBase):
     idempotency_key: str
     """`operation_id` for tools that dedupe; `operation_id:n` for tools that can seal an attempt."""
     timeout_ms: int
-    deadline_ms: int | None
+    """Counted from the call. Whatever deadline there is, is in it: it was computed by the store's clock."""
 
     def owner(self) -> Address:
         return Address(self.run_id, OPERATION, self.operation_id)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from placet import limits
-from placet.errors import Failure
+from placet.errors import Certainty, Code, ErrorClass, Failure
 from placet.retries import RetryPolicy
 from placet.values import Name, Usage, Value
 
@@ -119,3 +119,22 @@ class Unsure(Value):
 
 
 ToolOutcome = Annotated[Executed | NotExecuted | Unsure, Field(discriminator="certainty")]
+
+
+def not_begun(tool: str) -> NotExecuted:
+    """An attempt that came too late to begin: it says nothing about the tool, and is tried again like a lost worker's."""
+    return NotExecuted(failure=_not_begun(tool, Certainty.NOT_EXECUTED))
+
+
+def probe_not_begun(tool: str) -> Unsure:
+    """A probe that came too late to begin: nothing was asked, so nothing more is known of the attempt."""
+    return Unsure(failure=_not_begun(tool, Certainty.UNKNOWN))
+
+
+def _not_begun(tool: str, certainty: Certainty) -> Failure:
+    return Failure(
+        code=Code.TOOL_NOT_BEGUN,
+        message=f"{tool} was not called: its lease would have ended before its time",
+        error_class=ErrorClass.TRANSIENT,
+        certainty=certainty,
+    )

@@ -59,6 +59,8 @@ class RetryPolicy(Value):
 
 LOST_WORKER = RetryPolicy(attempts_max=limits.ATTEMPTS_MAX, base_ms=0)
 """For an attempt whose worker was lost: that says nothing about what was tried, so it is tried again at once."""
+BUSY_WORKER = RetryPolicy(attempts_max=limits.ATTEMPTS_MAX)
+"""For an attempt that its worker could not begin in time: as little is said, but whoever is busy is given time."""
 
 
 class RetryInputs(Value):

@@ -18,6 +18,7 @@ from placet_tool_executor import machine as operation
 from placet_tool_executor.state import attempt_key
 from tests.simulation.application import LEDGER, MAIL, TAG, UPSERT
 from tests.simulation.mutants.mutant import PLAIN, around, changed, knowing, mutant, quiet, replace
+from tests.simulation.ports import SimInvoker
 from tests.simulation.workload import Profile
 
 # ── starts ─────────────────────────────────────────────────────────────────────────────
@@ -156,6 +157,13 @@ mutant(
     "tool_arrives_late result_lost",
 )
 mutant(
+    "a call begins however late it is",
+    "I12",
+    lambda: [replace(SimInvoker, "_begin_left_ms", lambda self, since_ms: 1.0)],
+    _only(MAIL),
+    "freeze store_slow",
+)
+mutant(
     "an attempt is probed and not sealed",
     "I13",
     lambda: [around(doubt, "ProbeTool", lambda original, **given: original(**{**given, "seal": False}))],
@@ -192,7 +200,7 @@ async def _invoking_early(original: Any, engine: Any, deliveries: Any) -> Any:
     fold.take(await engine._store.load(addresses, keys))
     fold.run_wave(hand_over=False)
     for outcome in fold.outcomes():
-        engine.invoker.start(outcome.activities)
+        engine.invoker.start(outcome.activities, engine.invoker.monotonic_ms())
     return await original(engine, deliveries)
 
 

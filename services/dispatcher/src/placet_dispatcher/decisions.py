@@ -50,7 +50,7 @@ def decide(draft: Draft, message: ApprovalDecided) -> str | None:
         return "decided already"
     fault = _fault(draft, pending, outcome, draft.facts.request(run_id, pending.request_id))
     if fault is not None:
-        draft.end_now("failed", fault, request_id=pending.request_id)
+        draft.end_at_once("failed", fault, request_id=pending.request_id)
         return None
     draft.audit(
         "approval.decided",

@@ -205,6 +205,11 @@ class Draft:
             return True
         return any(_is_in_flight(self.tasks[position]) for position in self.active)
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether a person is asked if an effect happened: the run does not end over that question by itself."""
+        return any(call.status == "doubtful" for position in self.active for call in self.tasks[position].calls)
+
     def positions_of(self, task_ids: Sequence[str]) -> list[int]:
         """Positions of the tasks with these ids."""
         if task_ids and not self._index:
@@ -224,6 +229,14 @@ class Draft:
         return None
 
     # ── ends ───────────────────────────────────────────────────────────────────────────
+
+    def end_at_once(self, status: str, failure: Failure, **detail: Any) -> None:
+        """Nothing more may run. Over now, or once a person has said whether something in doubt happened."""
+        if not self.is_in_doubt:
+            self.end_now(status, failure, **detail)
+            return
+        self.audit("run.ending", status, code=failure.code.value, **detail)
+        self.end_soon(Ending(status=status, failure=failure, more_turns=False))
 
     def end_soon(self, ending: Ending) -> None:
         """Admit nothing more; end as soon as what is in flight has settled. The first reason to end stays."""

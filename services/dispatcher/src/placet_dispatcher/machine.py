@@ -139,6 +139,7 @@ def _cancel(draft: Draft, message: CancelRun) -> Transition[RunState]:
     text = f"cancelled by {who}" + (f": {message.reason}" if message.reason else "")
     failure = Failure(code=Code.CANCELLED, message=text, error_class=ErrorClass.CANCELLED)
     draft.end_now("cancelled", failure, by=who)
+    draft.change(cancelled_by=message.by)
     return draft.moved(_accepted(draft))
 
 
@@ -146,6 +147,9 @@ def _late(state: RunState, message: Message) -> Transition[RunState]:
     """The run has ended: nothing changes it any more."""
     if not isinstance(message, CancelRun):
         return absorb(f"the run is {state.status}")
+    if state.cancelled_by == message.by:
+        told = Receipt(answer="duplicate", run_id=state.run_id, status=state.status)
+        return absorb("cancelled already, by the same", Reply(told))
     failure = Failure(
         code=Code.RUN_TERMINAL,
         message=f"the run {state.run_id} has ended: it is {state.status}",

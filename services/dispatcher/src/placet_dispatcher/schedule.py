@@ -200,7 +200,7 @@ def _conclude(draft: Draft) -> None:
     state = draft.state
     if state.is_over:
         return
-    if state.ending is not None and not draft.is_in_flight:
+    if state.ending is not None and not draft.is_in_flight and not draft.is_in_doubt:
         draft.end_now(state.ending.status, state.ending.failure)
         return
     waiting = draft.active or draft.ready or draft.cleared or draft.requests

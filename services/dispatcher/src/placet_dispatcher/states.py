@@ -136,6 +136,7 @@ class RunState(State):
     """Positions that have succeeded since the last round began; kept only for teams with a round gate."""
     requests: tuple[PendingRequest, ...] = ()
     ending: Ending | None = None
+    cancelled_by: Principal | None = None
     refused_calls: tuple[str, ...] = ()
     """Digests of calls that a reviewer rejected: the same call is not asked again as if it were a new one."""
 

@@ -26,6 +26,10 @@ log = logging.getLogger("placet.embedded")
 DATABASE = "placet.db"
 GRACE_MS = 10_000
 """How long a stopping process waits for model calls and tools in work."""
+TOOLS_MAX = 1_024
+"""Tool calls at a time. An `async` one costs little; one that waits for a place too long does not begin."""
+THREADS_MAX = 64
+"""Of these, plain functions: each has a thread."""
 LAST_TURN_MS = 2_000
 """How long it then waits for the worker's last commit."""
 
@@ -61,11 +65,10 @@ class Embedded:
         queue = MemoryQueue()
         door = MemoryDoor(queue)
         models = models or ModelCaller(app)
-        invoker = TaskInvoker(models, ToolRunner(app), store, queue.put)
+        invoker = TaskInvoker(models, ToolRunner(app, threads_max=THREADS_MAX), store, queue.put, tools_max=TOOLS_MAX)
 
         def settled(settlement: Settlement) -> None:
-            if settlement.outbox_rows:
-                loops.rows_added()
+            loops.settled(settlement)
             door.hint(settlement.runs)
 
         worker = Worker(Engine(machines(), app, store), queue, invoker, door, on_settled=settled)

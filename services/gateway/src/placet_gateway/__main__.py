@@ -56,6 +56,11 @@ class Health:
         found = {"broker": self._door.trouble, "process": "it is ending" if self.draining else None}
         return {name: trouble for name, trouble in found.items() if trouble}
 
+    @property
+    def unreadable(self) -> Mapping[str, str]:
+        """None: this process reads no states for the machines. The services' own probes name theirs."""
+        return {}
+
 
 async def serve(settings: Settings, ending: asyncio.Event, *, check_only: bool) -> int:
     """The life of the process; its exit code. Raises PlacetError for what is wrong at the start."""

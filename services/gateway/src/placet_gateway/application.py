@@ -65,9 +65,13 @@ async def ready(here: Here) -> JSONResponse:
         await here.reader.dead_letters(here.tenant, run_id=None, limit=1)
     except RetryableError as error:
         failing["store"] = error.message
-    return _told(not failing and (here.health is None or here.health.ready), failing)
+    unreadable = 0 if here.health is None else len(here.health.unreadable)
+    return _told(not failing and (here.health is None or here.health.ready), failing, unreadable)
 
 
-def _told(well: bool, failing: dict[str, str]) -> JSONResponse:
+def _told(well: bool, failing: dict[str, str], unreadable: int = 0) -> JSONResponse:
+    """`unreadable`: how many states of runs cannot be read; which, the log says, for anybody may ask this."""
     body: dict[str, Any] = {"status": "ok" if well else "failing"}
-    return JSONResponse(body | ({"failing": failing} if failing else {}), 200 if well else 503)
+    body |= {"failing": failing} if failing else {}
+    body |= {"unreadable": unreadable} if unreadable else {}
+    return JSONResponse(body, 200 if well else 503)

@@ -40,6 +40,10 @@ class Health(Protocol):
     def failing(self) -> Mapping[str, str]:
         """What does not work, and why."""
 
+    @property
+    def unreadable(self) -> Mapping[str, str]:
+        """States of runs that cannot be read, and why: everything else goes on."""
+
 
 class HasSpec(Protocol):
     """A tool of an application."""

@@ -20,7 +20,7 @@ from placet_tool_executor.machine import OperationMachine
 
 def tools(app: App, settings: Settings) -> Tools:
     """Runs the application's tools."""
-    return BoundedTools(ToolRunner(app), app, settings.tool_timeout_ms_max)
+    return BoundedTools(ToolRunner(app, threads_max=settings.tools_max), app, settings.tool_timeout_ms_max)
 
 
 PARTS = Parts(service="tool-executor", queues=(TOOL_EXECUTOR,), machine=OperationMachine, application=True, tools=tools)

@@ -7,7 +7,7 @@ import logging
 from placet.activities import ProbeTool, RunTool
 from placet.application import App
 from placet.calls import ToolOutcome
-from placet.runtime.ports import Tools
+from placet.runtime.ports import BeginLeft, Tools
 
 log = logging.getLogger("placet.tools")
 
@@ -23,14 +23,14 @@ class BoundedTools:
                 what = f"{name} may take {tool.spec.timeout_ms} ms by itself, here it is stopped after {limit_ms} ms"
                 log.warning("tool.bounded", extra={"tool": name, "what": what})
 
-    async def run(self, activity: RunTool) -> ToolOutcome:
+    async def run(self, activity: RunTool, begin_left_ms: BeginLeft) -> ToolOutcome:
         """As ports.Tools. The lease was made for the tool's own time, so it outlasts the shorter one."""
-        return await self._tools.run(self._bounded(activity))
+        return await self._tools.run(self._bounded(activity), begin_left_ms)
 
-    async def probe(self, activity: ProbeTool) -> ToolOutcome:
+    async def probe(self, activity: ProbeTool, begin_left_ms: BeginLeft) -> ToolOutcome:
         """As ports.Tools."""
         limit_ms = min(activity.timeout_ms, self._limit_ms)
-        return await self._tools.probe(activity.model_copy(update={"timeout_ms": limit_ms}))
+        return await self._tools.probe(activity.model_copy(update={"timeout_ms": limit_ms}), begin_left_ms)
 
     def _bounded(self, activity: RunTool) -> RunTool:
         return activity.model_copy(update={"timeout_ms": min(activity.timeout_ms, self._limit_ms)})

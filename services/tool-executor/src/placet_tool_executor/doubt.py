@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from placet import limits
 from placet.activities import ProbeTool
-from placet.calls import EffectClass
+from placet.calls import EffectClass, ToolSpec
 from placet.canonical import parse_canonical
 from placet.errors import Certainty, Code, ContractError, Failure
 from placet.facts import Facts
@@ -23,7 +23,7 @@ from placet.messages import (
     RetryOperation,
 )
 from placet.requests import ApprovalRequest, OperationOutcomeContent, boundary_of, create_request
-from placet.retries import LOST_WORKER, RetryDecision, RetryInputs, RetryPolicy, decide
+from placet.retries import BUSY_WORKER, LOST_WORKER, RetryDecision, RetryInputs, RetryPolicy, decide
 from placet.rows import RetryRow
 from placet_tool_executor.state import REPEATABLE, OperationState
 from placet_tool_executor.steps import finish, lease_ended
@@ -70,7 +70,7 @@ def again(
     """What the one retry rule says, written down with its inputs.
 
     A lost worker is not the tool's failure: such attempts do not count against the tool's policy, only against
-    ATTEMPTS_MAX, and are repeated at once.
+    ATTEMPTS_MAX, and are repeated at once; after the rule's delay where the worker lives and has too much to do.
     """
     if state.contradicted is not None:
         return ask(state, facts, now_ms, *effects)
@@ -84,7 +84,7 @@ def again(
         attempt=counted,
         deadline_left_ms=None if state.before_ms is None else state.before_ms - now_ms,
         retry_after_ms=failure.retry_after_ms,
-        policy=LOST_WORKER if state.lost else spec.retry if spec is not None else RetryPolicy(),
+        policy=_policy(state, failure, spec),
     )
     decision = decide(inputs)
     written = _written(state, inputs, decision, state.n, now_ms)
@@ -96,6 +96,14 @@ def again(
         update={"certainty": certainty, "details": {**failure.details, "gave_up": decision.reason}}
     )
     return finish(state, "failed", *effects, written, failure=told)
+
+
+def _policy(state: OperationState, failure: Failure, spec: ToolSpec | None) -> RetryPolicy:
+    if failure.code is Code.TOOL_NOT_BEGUN:
+        return BUSY_WORKER
+    if state.lost:
+        return LOST_WORKER
+    return spec.retry if spec is not None else RetryPolicy()
 
 
 def must_ask(state: OperationState) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from placet.activities import Stop
 from placet.calls import EffectClass, Executed, NotExecuted, ToolOutcome, Unsure
 from placet.canonical import canonical_text
 from placet.errors import Certainty, Code, ErrorClass, Failure, TerminalError
@@ -36,8 +35,9 @@ from placet.rows import STATE, FactKey
 from placet.statuses import OPERATION_TERMINAL, RUN_TERMINAL
 from placet_tool_executor.doubt import again, ask, begin_probe, doubtful, must_ask, probe_again
 from placet_tool_executor.guard import Hold, Permit, Refusal, judge_start
+from placet_tool_executor.late import happened_before
 from placet_tool_executor.state import OperationState
-from placet_tool_executor.steps import attempt_ended, cancelled, executed, finish, question_closed, start
+from placet_tool_executor.steps import attempt_ended, cancelled, executed, finish, question_closed, start, stopped
 
 
 class OperationMachine:
@@ -69,7 +69,7 @@ class OperationMachine:
                 return FactKey("operation", run_id, message.operation_id), FactKey(STATE, run_id, RUN, "")
             case OperationLeaseEnded() | ProbeOperation():
                 return (FactKey("operation", run_id, message.operation_id),)
-            case ToolReturned() | ToolProbed():
+            case ToolReturned() | ToolProbed() if not isinstance(message.outcome, Executed):
                 return (FactKey("operation", run_id, message.operation_id),)
             case ApprovalDecided():
                 return _approval(run_id, message.request_id)[:2]
@@ -167,6 +167,8 @@ def _retry(state: OperationState, message: RetryOperation, facts: Facts, now_ms:
     match verdict:
         case Hold():
             return absorb(verdict.reason)
+        case Permit() if state.contradicted is not None:
+            return ask(state, facts, now_ms)
         case Permit():
             return start(state, verdict, facts.incarnation, now_ms)
         case Refusal():
@@ -175,10 +177,10 @@ def _retry(state: OperationState, message: RetryOperation, facts: Facts, now_ms:
 
 def _not_again(state: OperationState, refusal: Refusal, facts: Facts, now_ms: Instant) -> Transition[OperationState]:
     """No further attempt. An outcome that is unknown stays unknown: it is asked about, or told as such."""
-    certainty = Certainty.NOT_EXECUTED if state.doubt is None else Certainty.UNKNOWN
+    certainty = Certainty.NOT_EXECUTED if state.surely_not else Certainty.UNKNOWN
     if refusal.run_ended:
         return cancelled(state, certainty)
-    if state.doubt is None:
+    if state.surely_not:
         return finish(state, "refused", failure=refusal.failure)
     if must_ask(state):
         return ask(state, facts, now_ms)
@@ -193,7 +195,7 @@ def _returned(
 ) -> Transition[OperationState]:
     """What attempt n came to, or an attempt before it that reports after all."""
     if 1 <= message.attempt < state.n and isinstance(message.outcome, Executed):
-        return _happened_before(state, message.attempt, message.outcome, facts, now_ms)
+        return happened_before(state, message.attempt, message.outcome, now_ms)
     if message.attempt != state.n or state.status in OPERATION_TERMINAL:
         return absorb(f"attempt {message.attempt} is over: the operation is {state.status} at attempt {state.n}")
     if state.status != "started":
@@ -208,48 +210,24 @@ def _returned(
             return executed(state, outcome, end)
         case NotExecuted():
             failure = outcome.failure or _silent("the tool did nothing and does not say why")
+            lost = _came_too_late(outcome)
             if _in_doubt_before(state):
-                return doubtful(state, failure, facts, now_ms, end, lost=False)
-            failed = state.model_copy(update={"failures": state.failures + 1, "lost": False})
+                return doubtful(state, failure, facts, now_ms, end, lost=lost)
+            failed = state.model_copy(update={"failures": state.failures + (not lost), "lost": lost})
             return again(failed, failure, Certainty.NOT_EXECUTED, facts, now_ms, end)
         case Unsure():
             failure = outcome.failure or _unknown("the tool does not know whether it happened")
             return doubtful(state, failure, facts, now_ms, end, lost=False)
 
 
-def _happened_before(
-    state: OperationState, attempt: int, outcome: Executed, facts: Facts, now_ms: Instant
-) -> Transition[OperationState]:
-    """An earlier attempt reports after all that it happened (reliability b15).
-
-    Where the tool dedupes on the one key of all attempts, this is the operation's result, whatever attempt n is at.
-    Elsewhere an attempt follows only one that surely did nothing: this contradicts it, and is kept for a person.
-    """
-    if state.status in OPERATION_TERMINAL:
-        return absorb(f"attempt {attempt} is over: the operation is {state.status}")
-    if state.effect not in REPEATABLE:
-        return _contradicted(state, attempt, facts, now_ms)
-    if state.earlier is None:
-        return absorb(f"attempt {attempt} has said that it did nothing")
-    if state.status != "started":
-        return executed(state, outcome, *question_closed(state, "succeeded"))
-    evidence = canonical_text({"reported_by_attempt": attempt, "outcome": outcome.model_dump(mode="json")})
-    end = attempt_ended(state, outcome.certainty, now_ms, evidence)
-    if state.cancelling:  # attempt n has its signal already
-        return cancelled(state, Certainty.EXECUTED, end)
-    return executed(state, outcome, end, Invoke(_stop(state, f"attempt {attempt} has brought the result")))
-
-
-def _contradicted(state: OperationState, attempt: int, facts: Facts, now_ms: Instant) -> Transition[OperationState]:
-    if state.contradicted is not None:
-        return absorb("that an earlier attempt says otherwise is known")
-    told = state.model_copy(update={"contradicted": f"attempt {attempt} reports after all that it happened"})
-    return ask(told, facts, now_ms) if state.status == "waiting" else move(told)
-
-
 def _in_doubt_before(state: OperationState) -> bool:
     """Whether an earlier attempt may have had the effect: then it is not said that there was none."""
     return state.earlier is not None and state.effect is not EffectClass.READ_ONLY
+
+
+def _came_too_late(outcome: NotExecuted) -> bool:
+    """Whether nobody called the tool: the worker's failure, not the tool's."""
+    return outcome.failure is not None and outcome.failure.code is Code.TOOL_NOT_BEGUN
 
 
 def _word(outcome: ToolOutcome, *, cancelling: bool) -> str:
@@ -269,7 +247,9 @@ def _late(state: OperationState, outcome: ToolOutcome, facts: Facts, now_ms: Ins
             return absorb("the next attempt is due already")
         if _in_doubt_before(state):
             return absorb("an earlier attempt is in doubt as well")
-        counted = state.model_copy(update={"lost": False, "failures": state.failures + state.lost})
+        lost = _came_too_late(outcome)
+        failures = state.failures + (state.lost and not lost)
+        counted = state.model_copy(update={"lost": lost, "failures": failures})
         return _did_not_happen(counted, outcome.failure or _silent("the tool did nothing"), facts, now_ms)
     return executed(state, outcome, *question_closed(state, "succeeded"))
 
@@ -280,6 +260,8 @@ def _did_not_happen(
     """Attempt n surely had no effect. Once a person was asked, nothing is started again silently (M39)."""
     if state.status != "needs_operator":
         return again(state, failure, Certainty.NOT_EXECUTED, facts, now_ms)
+    if state.contradicted is not None:
+        return absorb("an earlier attempt says that it happened: the person is asked about both")
     told = failure.model_copy(update={"certainty": Certainty.NOT_EXECUTED})
     known = state.model_copy(update={"doubt": None})
     return finish(known, "failed", *question_closed(state, "failed"), failure=told)
@@ -385,15 +367,9 @@ def _cancel(state: OperationState, message: CancelOperation, facts: Facts) -> Tr
         return absorb(f"the operation is {'being cancelled' if state.cancelling else state.status}")
     if facts.status(state.run_id, RUN, "") not in RUN_TERMINAL:
         return absorb("the run has not ended")
-    stop = _stop(state, message.reason)
+    stop = stopped(state, message.reason)
     if state.status == "started":
         return move(state.model_copy(update={"cancelling": True}), Invoke(stop))
     signals: tuple[Effect, ...] = (Invoke(stop),) if state.probing else ()
-    surely_not = state.doubt is None and state.contradicted is None
-    certainty = Certainty.NOT_EXECUTED if surely_not else Certainty.UNKNOWN
+    certainty = Certainty.NOT_EXECUTED if state.surely_not else Certainty.UNKNOWN
     return cancelled(state, certainty, *signals, *question_closed(state, "cancelled"))
-
-
-def _stop(state: OperationState, reason: str) -> Stop:
-    """The signal to whatever runs for this operation."""
-    return Stop(tenant=state.tenant, run_id=state.run_id, machine=OPERATION, key=state.operation_id, reason=reason)

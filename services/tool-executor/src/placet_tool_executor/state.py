@@ -56,6 +56,11 @@ class OperationState(State):
     """What a person was asked about attempt n."""
     question_hash: str | None = None
 
+    @property
+    def surely_not(self) -> bool:
+        """Whether nothing speaks for an effect, now that no attempt runs."""
+        return self.doubt is None and self.contradicted is None
+
     def believed_lost(self, now_ms: Instant, incarnation: int) -> bool:
         """Whether whoever had the lease is gone: it has ended, or the store has had another exclusive owner since."""
         return now_ms >= self.lease_until_ms or incarnation > self.incarnation

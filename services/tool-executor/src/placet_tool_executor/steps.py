@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from placet import limits
-from placet.activities import RunTool
+from placet.activities import RunTool, Stop
 from placet.calls import Executed
 from placet.errors import Certainty, Code, ErrorClass, Failure
 from placet.instants import Instant, later
 from placet.machine import Effect, Invoke, Record, Send, Transition, move
-from placet.messages import CloseApproval, OperationDone, OperationLeaseEnded
+from placet.messages import OPERATION, CloseApproval, OperationDone, OperationLeaseEnded
 from placet.rows import AttemptEndRow, AttemptRow
 from placet_tool_executor.guard import Permit
 from placet_tool_executor.state import OperationState, Status, key_for
@@ -64,7 +64,6 @@ def start(
         input_text=row.input_text,
         idempotency_key=key,
         timeout_ms=timeout_ms,
-        deadline_ms=row.deadline_ms,
     )
     timer = Send(lease_ended(started), not_before=until_ms)
     return move(started, Record(attempt), Invoke(call), timer, before_ms=permit.before_ms)
@@ -147,3 +146,8 @@ def question_closed(state: OperationState, now_is: Status) -> tuple[Send, ...]:
         reason=f"the operation is {now_is}",
     )
     return (Send(close),)
+
+
+def stopped(state: OperationState, reason: str) -> Stop:
+    """The signal to whatever runs for this operation."""
+    return Stop(tenant=state.tenant, run_id=state.run_id, machine=OPERATION, key=state.operation_id, reason=reason)

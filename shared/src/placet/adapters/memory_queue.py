@@ -35,11 +35,15 @@ class MemoryQueue:
         self._add(Delivery(envelope, next(self._tokens)))
 
     async def publish(self, rows: Sequence[OutboxRow]) -> Sequence[str]:
-        """Confirms nothing: the receiver deletes the row in the commit that applies it."""
+        """Confirms nothing: the receiver deletes the row in the commit that applies it.
+
+        Raises ContractError for a row that cannot be read; those before it have been taken in by then.
+        """
         for row in rows:
             if row.id not in self._rows:
+                envelope = decode_envelope(row.body)
                 self._rows.add(row.id)
-                self._add(Delivery(decode_envelope(row.body), next(self._tokens), row.id))
+                self._add(Delivery(envelope, next(self._tokens), row.id))
         return ()
 
     async def take(self, batch_max: int) -> Sequence[Delivery]:

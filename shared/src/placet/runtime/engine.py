@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -10,11 +11,14 @@ from placet.activities import Activity
 from placet.errors import Code, ContractError, RetryableError
 from placet.events import events_of
 from placet.facts import Application
+from placet.ids import Address
 from placet.instants import Instant
 from placet.rows import Row
 from placet.runtime.fold import Fold, Machines, Outcome, dead_letter
 from placet.runtime.ports import CommitResult, Delivery, Fate, OutboxRow, Store, Unit
 from placet.topology import EVENTS
+
+log = logging.getLogger("placet.engine")
 
 
 @dataclass(slots=True)
@@ -23,12 +27,16 @@ class Settlement:
 
     done: list[Delivery] = field(default_factory=list)
     back: list[Delivery] = field(default_factory=list)
-    """Lost too many races in a row: to come again."""
+    """Lost too many races in a row, or stuck: to come again."""
+    stuck: list[str] = field(default_factory=list)
+    """Messages that could be neither applied nor parked."""
     activities: list[Activity] = field(default_factory=list)
     replies: list[tuple[str, str]] = field(default_factory=list)
     runs: set[str] = field(default_factory=set)
     units: list[Unit] = field(default_factory=list)
     """What was committed."""
+    unreadable: dict[Address, str] = field(default_factory=dict)
+    """States that could not be read, and why: what was for them waits."""
     outbox_rows: int = 0
     dead_letters: int = 0
     conflicts: int = 0
@@ -66,7 +74,9 @@ class Engine:
         """Load, fold and commit a batch.
 
         A unit that lost a race is loaded and folded again, three times at most, without its neighbours. One whose
-        facts violate a constraint is tried message by message; a message that does so alone is parked.
+        facts violate a constraint is tried message by message; a message that does so alone is parked. One that
+        cannot even be parked is given back, and where nothing else was done, an error is raised: so the worker rests
+        before it tries again, and the health of its loop says why.
         Raises RetryableError when the store is away or the commit's outcome is unknown: deliver everything again.
         If a part was committed before, that part is settled and the rest is given back: its calls to the world would
         otherwise not begin, and be looked for only when their leases end.
@@ -79,6 +89,9 @@ class Engine:
                 raise
             settled = {id(delivery) for delivery in settlement.done}
             settlement.back = [delivery for delivery in deliveries if id(delivery) not in settled]
+        if settlement.stuck and not settlement.done:
+            told = f"can be neither applied nor parked: {', '.join(settlement.stuck)}"
+            raise RetryableError(Code.INVARIANT, told)
         return settlement
 
     async def _process(self, deliveries: Sequence[Delivery], settlement: Settlement) -> None:
@@ -134,7 +147,13 @@ class Engine:
         unit = Unit(dead_letters=[dead_letter(delivery.envelope, Code.INVARIANT, reason, now)])
         if delivery.outbox_id is not None:
             unit.consumed.append(delivery.outbox_id)
-        await self._store.commit([unit])
+        [result] = await self._store.commit([unit])
+        if result.fate is not Fate.COMMITTED:
+            told = {"message": delivery.envelope.id, "type": delivery.envelope.message.type, "reason": reason}
+            log.error("message.not_parked", extra={**told, "fate": result.fate, "constraint": result.constraint})
+            settlement.back.append(delivery)
+            settlement.stuck.append(delivery.envelope.id)
+            return
         settlement.done.append(delivery)
         settlement.dead_letters += 1
 
@@ -153,6 +172,7 @@ def _settle(settlement: Settlement, outcome: Outcome) -> None:
     settlement.activities += outcome.activities
     settlement.replies += outcome.replies
     settlement.runs |= outcome.runs
+    settlement.unreadable |= outcome.unreadable
     settlement.units.append(outcome.unit)
     settlement.outbox_rows += len(outcome.unit.outbox)
     settlement.dead_letters += len(outcome.unit.dead_letters)

@@ -18,7 +18,7 @@ from placet.activities import Activity
 from placet.errors import Code, Failure, InvariantError, PlacetError
 from placet.facts import Application, Facts
 from placet.ids import Address, derived_id, message_id
-from placet.instants import Instant
+from placet.instants import Instant, later
 from placet.machine import Invoke, Machine, Receipt, Record, Reply, Send, State, Transition
 from placet.messages import Envelope
 from placet.rows import STATE, FactKey, Row, StateRow, owner_of
@@ -26,6 +26,9 @@ from placet.runtime.ports import DeadLetter, Delivery, JournalEntry, Loaded, Out
 from placet.topology import QUEUES, queue_of
 
 Machines = Mapping[str, Machine[Any]]
+
+HELD_MS = 10_000
+"""When what is for a state that cannot be read comes again."""
 
 
 @dataclass(slots=True)
@@ -35,6 +38,10 @@ class Item:
     envelope: Envelope
     delivery: Delivery | None
     group: int
+    reads: tuple[FactKey, ...] | None = None
+    """What its machine wants to read, once it has been asked."""
+    broken: Failure | None = None
+    """Why its machine cannot even say that: a bug in the rules."""
 
     @property
     def address(self) -> Address:
@@ -50,7 +57,7 @@ class _Working:
     state: State | None
     status: str | None
     broken: Failure | None = None
-    """Why the stored state cannot be read: every message for it is refused, its neighbours go on."""
+    """Why the stored state cannot be read: every message for it waits, its neighbours go on."""
 
     @property
     def dirty(self) -> bool:
@@ -67,6 +74,8 @@ class Outcome:
     replies: list[tuple[str, str]] = field(default_factory=list)
     runs: set[str] = field(default_factory=set)
     """Runs of which something changed."""
+    unreadable: dict[Address, str] = field(default_factory=dict)
+    """States that could not be read, and why."""
 
 
 class Fold:
@@ -178,8 +187,11 @@ class Fold:
 
     def _apply(self, item: Item, *, hand_over: bool) -> None:
         address = item.address
-        self._join(item.group, address)
         working = self._working[address]
+        if working.broken is not None:
+            self._hold(item, working.broken)
+            return
+        self._join(item.group, address)
         facts = Facts(self._visible(item), self._application, self._incarnation)
         transition = self._transition(item, working, facts)
         outcome = self._outcomes[self._root(item.group)]
@@ -191,11 +203,28 @@ class Fold:
             failure = transition.failure or Failure(code=Code.MESSAGE_UNEXPECTED, message=transition.reason)
             outcome.unit.dead_letters.append(dead_letter(item.envelope, failure.code, failure.message, self._now))
 
+    def _hold(self, item: Item, failure: Failure) -> None:
+        """Lose nothing that is for a state which only a newer program can read, or none until it is repaired.
+
+        Whoever asked is told to ask again. Anything else comes again, as a timer does.
+        """
+        envelope, outcome = item.envelope, self._outcomes[self._root(item.group)]
+        outcome.unreadable[item.address] = failure.message
+        if envelope.reply_to is not None:
+            run_id = envelope.message.run_id
+            receipt = Receipt(answer="refused", final=False, run_id=run_id, failure=failure)
+            outcome.replies.append((envelope.reply_to, receipt.model_dump_json(exclude_none=True)))
+            return
+        # A message that was delivered twice waits twice, under ids of their own.
+        token = "" if item.delivery is None else str(item.delivery.token)
+        held = derived_id("held", envelope.id, str(self._now), token)
+        outcome.unit.outbox.append(outbox_row(envelope, later(self._now, HELD_MS), outbox_id=held))
+
     def _transition(self, item: Item, working: _Working, facts: Facts) -> Transition[Any]:
         machine = self._machines.get(item.address.machine)
         run_id = item.envelope.message.run_id
-        if working.broken is not None:
-            return _refused(run_id, working.broken)
+        if item.broken is not None:
+            return _refused(run_id, item.broken)
         if machine is None:
             failure = Failure(code=Code.MESSAGE_UNEXPECTED, message=f"no {item.address.machine} machine is hosted here")
             return _refused(run_id, failure)
@@ -203,8 +232,7 @@ class Fold:
             transition: Transition[Any] = machine.transition(working.state, item.envelope.message, facts, self._now)
             return transition
         except Exception as error:  # noqa: BLE001  a bug in the rules: the message is parked with the reason, unapplied
-            code = error.code if isinstance(error, PlacetError) else Code.INVARIANT
-            return _refused(run_id, Failure(code=code, message=f"{type(error).__name__}: {error}"))
+            return _refused(run_id, _bug(error))
 
     def _move(
         self,
@@ -261,16 +289,7 @@ class Fold:
         if hand_over and local and effect.not_before is None:
             self.wave.append(Item(envelope, None, item.group))
             return
-        outcome.unit.outbox.append(
-            OutboxRow(
-                id=envelope.id,
-                destination=queue_of(effect.message),
-                run_id=effect.message.run_id,
-                type=effect.message.type,  # type: ignore[attr-defined]
-                not_before_ms=effect.not_before or 0,
-                body=envelope.encode(),
-            )
-        )
+        outcome.unit.outbox.append(outbox_row(envelope, effect.not_before))
 
     @staticmethod
     def _answer(item: Item, transition: Transition[Any], outcome: Outcome) -> None:
@@ -284,8 +303,15 @@ class Fold:
     # ── reading ────────────────────────────────────────────────────────────────────────
 
     def _reads(self, item: Item) -> Iterable[FactKey]:
-        machine = self._machines.get(item.address.machine)
-        return () if machine is None else machine.reads(item.envelope.message)
+        if item.reads is None:
+            item.reads = ()
+            machine = self._machines.get(item.address.machine)
+            try:
+                if machine is not None:
+                    item.reads = tuple(machine.reads(item.envelope.message))
+            except Exception as error:  # noqa: BLE001  as in a transition
+                item.broken = _bug(error)
+        return item.reads
 
     def _visible(self, item: Item) -> dict[FactKey, Row | None]:
         rows: dict[FactKey, Row | None] = {}
@@ -344,6 +370,7 @@ def _merge(into: Outcome, other: Outcome) -> None:
     into.activities += other.activities
     into.replies += other.replies
     into.runs |= other.runs
+    into.unreadable |= other.unreadable
     a, b = into.unit, other.unit
     a.states += b.states
     a.rows += b.rows
@@ -370,9 +397,27 @@ def _journalled(facts: Facts) -> str:
     return to_json(value).decode()
 
 
+def _bug(error: Exception) -> Failure:
+    code = error.code if isinstance(error, PlacetError) else Code.INVARIANT
+    return Failure(code=code, message=f"{type(error).__name__}: {error}")
+
+
 def _refused(run_id: str, failure: Failure) -> Transition[Any]:
     reply = Reply(Receipt(answer="refused", run_id=run_id, failure=failure))
     return Transition("refused", None, (reply,), failure=failure)
+
+
+def outbox_row(envelope: Envelope, not_before: Instant | None = None, *, outbox_id: str | None = None) -> OutboxRow:
+    """The row that sends an envelope."""
+    message = envelope.message
+    return OutboxRow(
+        id=outbox_id or envelope.id,
+        destination=queue_of(message),
+        run_id=message.run_id,
+        type=message.type,
+        not_before_ms=not_before or 0,
+        body=envelope.encode(),
+    )
 
 
 def dead_letter(envelope: Envelope, code: Code, reason: str, now: Instant) -> DeadLetter:

@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 
 from pydantic import TypeAdapter
 
+from placet import limits
 from placet.activities import Activity, CallModel, ProbeTool, RunTool, Stop
-from placet.calls import ChatMessage, ToolOutcome, Unsure
+from placet.calls import ChatMessage, ToolOutcome, Unsure, not_begun, probe_not_begun
 from placet.errors import Certainty, Code, ErrorClass, Failure, PlacetError
 from placet.ids import Address, derived_id
 from placet.messages import Envelope, ModelAnswered, ModelFailed, ToolProbed, ToolReturned
-from placet.runtime.ports import ActivityError, Models, Store, Tools
+from placet.runtime.ports import ActivityError, BeginLeft, Models, Store, Tools
 
 log = logging.getLogger("placet.invoker")
 _CHAT: TypeAdapter[ChatMessage] = TypeAdapter(ChatMessage)
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
+"""Goes on while the machine sleeps, as other machines' clocks do. Where there is none, the monotonic clock must do."""
+
+
+def monotonic_ms() -> float:
+    """The time of this machine's life."""
+    return (time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)) * 1_000
 
 
 class TaskInvoker:
     """Runs activities as asyncio tasks, at most so many model calls and tool runs at a time.
 
     What waits for a place holds nothing but its own few hundred bytes. An activity that this process loses is found
-    again by the lease that was committed with it.
+    again by the lease that was committed with it. A tool that has waited so long that its lease might end before its
+    own time is not called at all.
     """
 
     def __init__(
@@ -35,24 +46,30 @@ class TaskInvoker:
         *,
         models_max: int = 64,
         tools_max: int = 64,
+        monotonic_ms: Callable[[], float] = monotonic_ms,
     ) -> None:
         self._models = models
         self._tools = tools
         self._store = store
         self._put = put
+        self._monotonic_ms = monotonic_ms
         self._model_places = asyncio.Semaphore(models_max)
         self._tool_places = asyncio.Semaphore(tools_max)
         self._tasks: dict[Address, set[asyncio.Task[None]]] = {}
         self._draining = False
         self._stopping = False
 
-    def start(self, activities: Sequence[Activity]) -> None:
+    def monotonic_ms(self) -> float:
+        """As ports.Invoker."""
+        return self._monotonic_ms()
+
+    def start(self, activities: Sequence[Activity], since_ms: float) -> None:
         """Returns at once; results enter by `put`."""
         for activity in activities:
             if isinstance(activity, Stop):
                 self._signal(activity)
             elif not self._stopping and not (self._draining and isinstance(activity, CallModel)):
-                self._begin(activity)
+                self._begin(activity, since_ms)
 
     def drain(self) -> None:
         """Call no model any more: a model call is a read, its lease brings it back elsewhere.
@@ -85,9 +102,9 @@ class TaskInvoker:
 
     # ── one activity ───────────────────────────────────────────────────────────────────
 
-    def _begin(self, activity: CallModel | RunTool | ProbeTool) -> None:
+    def _begin(self, activity: CallModel | RunTool | ProbeTool, since_ms: float) -> None:
         owner = activity.owner()
-        run = self._call_model(activity) if isinstance(activity, CallModel) else self._call_tool(activity)
+        run = self._call_model(activity) if isinstance(activity, CallModel) else self._call_tool(activity, since_ms)
         task = asyncio.get_running_loop().create_task(run, name=owner.text())
         group = self._tasks.setdefault(owner, set())
         group.add(task)
@@ -151,10 +168,9 @@ class TaskInvoker:
             ),
         )
 
-    async def _call_tool(self, activity: RunTool | ProbeTool) -> None:
+    async def _call_tool(self, activity: RunTool | ProbeTool, since_ms: float) -> None:
         try:
-            async with self._tool_places:
-                outcome = await self._outcome(activity)
+            outcome = await self._placed(activity, lambda: since_ms + limits.LEASE_MARGIN_MS - self._monotonic_ms())
         except asyncio.CancelledError:
             if self._stopping:
                 raise  # a shutdown is no cancel: the attempt stays open and is settled by its effect class
@@ -190,11 +206,24 @@ class TaskInvoker:
                 ),
             )
 
-    async def _outcome(self, activity: RunTool | ProbeTool) -> ToolOutcome:
+    async def _placed(self, activity: RunTool | ProbeTool, begin_left_ms: BeginLeft) -> ToolOutcome:
+        """Wait for a place, as long as there is any use in it."""
+        try:
+            async with asyncio.timeout(begin_left_ms() / 1_000):
+                await self._tool_places.acquire()
+        except TimeoutError:
+            log.warning("tool.no_place", extra={"tool": activity.tool, "running": self.running})
+            return not_begun(activity.tool) if isinstance(activity, RunTool) else probe_not_begun(activity.tool)
+        try:
+            return await self._outcome(activity, begin_left_ms)
+        finally:
+            self._tool_places.release()
+
+    async def _outcome(self, activity: RunTool | ProbeTool, begin_left_ms: BeginLeft) -> ToolOutcome:
         try:
             if isinstance(activity, RunTool):
-                return await self._tools.run(activity)
-            return await self._tools.probe(activity)
+                return await self._tools.run(activity, begin_left_ms)
+            return await self._tools.probe(activity, begin_left_ms)
         except Exception as error:  # the runner promises not to raise; if it does, nobody knows what happened
             log.exception("tool.runner_raised", extra={"owner": activity.owner().text()})
             message = f"{type(error).__name__}: {error}"

@@ -5,7 +5,7 @@ The promises are written down once, as contract tests (tests/contracts), and eve
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -243,14 +243,23 @@ class Outlet(Protocol):
 
     async def publish(self, rows: Sequence[OutboxRow]) -> Sequence[str]:
         """The ids the broker has confirmed, so that the relay discards them. A memory outlet confirms none: the
-        receiver deletes the row in its own commit."""
+        receiver deletes the row in its own commit. An outlet that reads them raises ContractError for one that is no
+        message; whatever it has taken in by then may be published again."""
 
 
 class Invoker(Protocol):
     """Starts calls to the world; results enter by the inbox."""
 
-    def start(self, activities: Sequence[Activity]) -> None:
-        """Returns at once."""
+    def monotonic_ms(self) -> float:
+        """This process's time, which only goes forward, also while the process is frozen. Never compared with the
+        store's clock."""
+
+    def start(self, activities: Sequence[Activity], since_ms: float) -> None:
+        """Returns at once.
+
+        `since_ms`: this process's time before the batch was loaded. Their leases have begun since, so no tool is
+        called, or asked, later than limits.LEASE_MARGIN_MS after it.
+        """
 
 
 class Replies(Protocol):
@@ -315,12 +324,22 @@ class Models(Protocol):
         """End every connection. Closing twice is harmless."""
 
 
+BeginLeft = Callable[[], float]
+"""How many milliseconds are left for a call to begin. Below 0 it must not: others may act when its lease has ended.
+May be asked in any thread."""
+
+
 class Tools(Protocol):
-    """Runs one attempt of a tool, or asks its world about one. Never raises, never retries."""
+    """Runs one attempt of a tool, or asks its world about one. Never raises, never retries.
 
-    async def run(self, activity: RunTool) -> ToolOutcome: ...
+    `begin_left_ms` is asked at the last moment before the tool's code is called, in the thread that calls it.
+    """
 
-    async def probe(self, activity: ProbeTool) -> ToolOutcome: ...
+    async def run(self, activity: RunTool, begin_left_ms: BeginLeft) -> ToolOutcome:
+        """What the attempt came to; `calls.not_begun` where it was too late to begin."""
+
+    async def probe(self, activity: ProbeTool, begin_left_ms: BeginLeft) -> ToolOutcome:
+        """What is known of the attempt; `calls.probe_not_begun` where it was too late to ask."""
 
 
 class ActivityError(Exception):

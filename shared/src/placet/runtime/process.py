@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from placet.errors import RetryableError
 from placet.ids import fraction_of
+from placet.runtime.engine import Settlement
+from placet.runtime.fold import HELD_MS
 from placet.runtime.relay import Relay
 from placet.runtime.worker import Worker
 
@@ -26,6 +29,10 @@ def backoff_ms(name: str, failures: int) -> float:
     return longest_ms * (0.5 + fraction_of(name, str(failures)) / 2)
 
 
+UNREADABLE_MAX = 20
+"""States that cannot be read and are named in health; the log names all."""
+
+
 @dataclass
 class Health:
     """What the probes ask: is each loop alive, and did its last turn succeed."""
@@ -33,6 +40,27 @@ class Health:
     failing: dict[str, str] = field(default_factory=dict)
     ended: dict[str, str] = field(default_factory=dict)
     draining: bool = False
+    monotonic_s: Callable[[], float] = time.monotonic
+    _unreadable: dict[str, tuple[float, str]] = field(default_factory=dict)
+    """When each was met last, and why it cannot be read."""
+
+    def settled(self, settlement: Settlement) -> None:
+        """Remember the states that could not be read. What is for them comes again, and so does the finding."""
+        now_s = self.monotonic_s()
+        for address, reason in settlement.unreadable.items():
+            name = address.text()
+            if name not in self._unreadable:
+                log.error("state.unreadable", extra={"state": name, "what": reason})
+            self._unreadable[name] = (now_s, reason)
+
+    @property
+    def unreadable(self) -> dict[str, str]:
+        """States that this program could not read lately, and why. The process is well, and works on everything else:
+        either it is older than another that writes to the store, or a person has to repair them.
+        """
+        long_ago_s = self.monotonic_s() - 3 * HELD_MS / 1_000
+        self._unreadable = {name: met for name, met in self._unreadable.items() if met[0] > long_ago_s}
+        return {name: reason for name, (_, reason) in list(self._unreadable.items())[:UNREADABLE_MAX]}
 
     @property
     def live(self) -> bool:
@@ -63,9 +91,11 @@ class Loops:
             asyncio.create_task(self._kept("relay", self._publish), name="relay"),
         ]
 
-    def rows_added(self) -> None:
-        """The outbox has new rows: one may be due before what the relay waits for."""
-        self._due.set()
+    def settled(self, settlement: Settlement) -> None:
+        """A batch is done. If the outbox has new rows, one may be due before what the relay waits for."""
+        self.health.settled(settlement)
+        if settlement.outbox_rows:
+            self._due.set()
 
     async def ended_or(self, other: asyncio.Task[None]) -> None:
         """Wait until `other` is done, or a loop has ended that should run; its error is raised."""

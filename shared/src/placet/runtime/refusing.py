@@ -14,7 +14,7 @@ from placet.calls import ChatMessage, ModelReply, ToolOutcome, ToolSpec
 from placet.errors import Failure, InvariantError
 from placet.gates import Boundary, Judgement, Subject
 from placet.plans import TeamSpec
-from placet.runtime.ports import Invoker
+from placet.runtime.ports import BeginLeft, Invoker
 
 
 def _refuse(what: str) -> NoReturn:
@@ -58,10 +58,10 @@ class NoModels:
 class NoTools:
     """ports.Tools of a process that runs none."""
 
-    async def run(self, activity: RunTool) -> ToolOutcome:
+    async def run(self, activity: RunTool, begin_left_ms: BeginLeft) -> ToolOutcome:
         _refuse(f"runs no tools, not {activity.tool}")
 
-    async def probe(self, activity: ProbeTool) -> ToolOutcome:
+    async def probe(self, activity: ProbeTool, begin_left_ms: BeginLeft) -> ToolOutcome:
         _refuse(f"asks no tools, not {activity.tool}")
 
 
@@ -76,10 +76,14 @@ class OnlyInvoker:
         self._models = models
         self._tools = tools
 
-    def start(self, activities: Sequence[Activity]) -> None:
+    def monotonic_ms(self) -> float:
+        """As ports.Invoker."""
+        return self._inner.monotonic_ms()
+
+    def start(self, activities: Sequence[Activity], since_ms: float) -> None:
         """Raises InvariantError for what is not allowed here; the allowed ones have been started by then."""
         allowed = [activity for activity in activities if self._may(activity)]
-        self._inner.start(allowed)
+        self._inner.start(allowed, since_ms)
         for activity in activities:
             if not self._may(activity):
                 _refuse(f"starts no {activity.activity}, not for {activity.owner().text()}")

@@ -1,8 +1,21 @@
-"""Decides what is published when: outbox rows that are due, which is also every timer, retry, lease and deadline."""
+"""Decides what is published when: outbox rows that are due, which is also every timer, retry, lease and deadline.
+
+A row that nobody can read is parked with its reason, as a dead letter, so that it holds up no other row.
+"""
 
 from __future__ import annotations
 
-from placet.runtime.ports import Outlet, Store
+import logging
+from collections.abc import Sequence
+
+from placet.errors import ContractError
+from placet.ids import derived_id
+from placet.instants import Instant
+from placet.messages import decode_envelope
+from placet.runtime.ports import DeadLetter, Fate, Outlet, OutboxRow, Store, Unit
+from placet.topology import EVENTS
+
+log = logging.getLogger("placet.relay")
 
 RELAY_MAX = 512
 """Rows claimed at a time."""
@@ -23,10 +36,64 @@ class Relay:
         """Publish what is due now. Returns how many milliseconds may pass before the next row is due (0: more now)."""
         rows = await self._store.claim_due(RELAY_MAX, CLAIM_MS)
         if rows:
-            confirmed = await self._outlet.publish(rows)
+            confirmed = await self._published(rows)
             if confirmed:
                 await self._store.discard(confirmed)
         if len(rows) == RELAY_MAX:
             return 0
         now, due = await self._store.next_due_ms()
         return IDLE_MS if due is None else max(0, min(IDLE_MS, due - now))
+
+    async def _published(self, rows: Sequence[OutboxRow]) -> Sequence[str]:
+        """What the outlet confirms. Where it refuses the contents, they are read one by one."""
+        try:
+            return await self._outlet.publish(rows)
+        except ContractError:
+            readable = await self._readable(rows)
+            if len(readable) == len(rows):
+                raise  # it is not a row's contents that the outlet refuses
+            return await self._outlet.publish(readable) if readable else ()
+
+    async def _readable(self, rows: Sequence[OutboxRow]) -> list[OutboxRow]:
+        """The rows that are messages; all others are parked, each by itself."""
+        readable: list[OutboxRow] = []
+        parking: list[Unit] = []
+        now, _ = await self._store.next_due_ms()
+        for row in rows:
+            error = _defect(row)
+            if error is None:
+                readable.append(row)
+            else:
+                parking.append(_parked(row, error, now))
+        results = await self._store.commit(parking) if parking else ()
+        for unit, result in zip(parking, results, strict=True):
+            [letter] = unit.dead_letters
+            told = {"row": unit.consumed[0], "destination": letter.destination, "code": letter.code}
+            if result.fate is Fate.COMMITTED:
+                log.error("outbox.row_parked", extra={**told, "reason": letter.reason})
+            else:  # it stays a row, and is tried again when its claim has lapsed
+                log.error("outbox.row_not_parked", extra={**told, "constraint": result.constraint})
+        return readable
+
+
+def _defect(row: OutboxRow) -> ContractError | None:
+    """Why a row is no message that this version can read. Events for the outside are bytes of another kind."""
+    if row.destination != EVENTS:
+        try:
+            decode_envelope(row.body)
+        except ContractError as error:
+            return error
+    return None
+
+
+def _parked(row: OutboxRow, error: ContractError, now: Instant) -> Unit:
+    letter = DeadLetter(
+        id=derived_id("dead", row.id),
+        run_id=row.run_id,
+        destination=row.destination,
+        code=error.code,
+        reason=error.message,
+        body=row.body,
+        at_ms=now,
+    )
+    return Unit(dead_letters=[letter], consumed=[row.id])

@@ -142,6 +142,7 @@ class Service:
             "loops": {name: said.get(name, "ok") for name in ("worker", "relay")},
             "connections": {name: trouble or "ok" for name, trouble in troubles.items()},
             "running": self._invoker.running,
+            "unreadable": health.unreadable,
             "draining": health.draining,
         }
         live = health.live and not stalled
@@ -197,8 +198,7 @@ class Service:
                 return
 
     def _settled(self, settlement: Settlement) -> None:
-        if settlement.outbox_rows:
-            self._loops.rows_added()
+        self._loops.settled(settlement)
         if settlement.runs:
             self._ports.hint(settlement.runs)
 

@@ -13,7 +13,8 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from placet.canonical import canonical_text
 from placet.declarations import AnyTool, is_coroutine
 from placet.errors import Certainty, Code, ErrorClass, Failure, PlacetError
 from placet.instants import Instant
+from placet.runtime.ports import BeginLeft
 from placet.strict_json import parse
 from placet.tooling import ToolContext
 
@@ -35,6 +37,8 @@ log = logging.getLogger("placet.tools")
 
 GRACE_MS = 2_000
 """How long a tool that was signalled may still answer: a late truth is better than none. Below the lease's margin."""
+THREADS_MAX = 64
+"""Plain functions at a time, unless the process says otherwise."""
 _MESSAGE_CHARS_MAX = 2_000
 _ANSWERS = (tooling.Executed, tooling.Unsure, tooling.Failed, calls.Executed, calls.NotExecuted, calls.Unsure)
 """What a probe may return, beside NotExecuted."""
@@ -48,15 +52,24 @@ class ToolRunner:
     """Runs attempts and probes of one application's tools. Never raises but CancelledError, and never repeats.
 
     Cancelling the task that awaits `run` is the signal: the tool sees `ctx.cancelled`, an `async` one is interrupted
-    where it awaits, and for `grace_ms` its answer still counts.
+    where it awaits, and for `grace_ms` its answer still counts. `now_ms` only tells the tool its deadline: nothing is
+    decided by the clock of this machine. `threads_max`: plain functions at a time; others wait while they may begin.
     """
 
-    def __init__(self, app: App, *, now_ms: Callable[[], Instant] = _wall_clock_ms, grace_ms: int = GRACE_MS) -> None:
+    def __init__(
+        self,
+        app: App,
+        *,
+        now_ms: Callable[[], Instant] = _wall_clock_ms,
+        grace_ms: int = GRACE_MS,
+        threads_max: int = THREADS_MAX,
+    ) -> None:
         self._app = app
         self._now_ms = now_ms
         self._grace_ms = grace_ms
+        self._threads = asyncio.Semaphore(threads_max)
 
-    async def run(self, activity: RunTool) -> ToolOutcome:
+    async def run(self, activity: RunTool, begin_left_ms: BeginLeft) -> ToolOutcome:
         """One attempt. The input is the reviewed text, byte for byte."""
         tool = self._app.tools.get(activity.tool)
         if tool is None:
@@ -66,19 +79,15 @@ class ToolRunner:
         except Exception as error:  # noqa: BLE001 — validators are the author's code; nothing has been called yet
             what = f"the input no longer fits the tool {tool.name!r}: {_said(error)}"
             return _not_executed(Code.TOOL_INPUT_INVALID, what, ErrorClass.INVALID)
-        limit_ms = activity.timeout_ms
-        if activity.deadline_ms is not None:
-            limit_ms = min(limit_ms, activity.deadline_ms - self._now_ms())
-        if limit_ms <= 0:
-            return _not_executed(Code.DEADLINE, "the deadline had passed before it started", ErrorClass.TIMEOUT)
-        call = _Call(tool.function, self._now_ms, limit_ms, self._grace_ms)
         try:
-            answer = await call.answer(call.context(activity, activity.attempt), arguments)
+            answer = await self._called(tool.function, activity, arguments, begin_left_ms)
+        except _NotBegunError:
+            return calls.not_begun(tool.name)
         except Exception as error:  # noqa: BLE001 — whatever a tool raises becomes an outcome
             return _of_raised(tool, error)
         return _of_returned(answer)
 
-    async def probe(self, activity: ProbeTool) -> ToolOutcome:
+    async def probe(self, activity: ProbeTool, begin_left_ms: BeginLeft) -> ToolOutcome:
         """Ask the tool's `reconcile` (or `seal`) about one attempt. Only what it *returns* counts as an answer."""
         tool = self._app.tools.get(activity.tool)
         function = None if tool is None else tool.sealer if activity.seal else tool.reconciler
@@ -88,8 +97,9 @@ class ToolRunner:
         try:
             taken = list(inspect.signature(function).parameters)[1:]
             arguments = {k: v for k, v in tool.input.arguments(activity.input_text).items() if k in taken}
-            call = _Call(function, self._now_ms, activity.timeout_ms, self._grace_ms)
-            answer = await call.answer(call.context(activity, activity.attempt), arguments)
+            answer = await self._called(function, activity, arguments, begin_left_ms)
+        except _NotBegunError:
+            return calls.probe_not_begun(tool.name)
         except Exception as error:  # noqa: BLE001 — as above
             return _unsure(Code.TOOL_FAILED, _said(error), _class_of(error), **_details(error))
         if isinstance(answer, tooling.NotExecuted):
@@ -100,6 +110,37 @@ class ToolRunner:
         what = f"the probe of {tool.name!r} answered {type(answer).__name__}, not Executed, NotExecuted or Unsure"
         return _unsure(Code.TOOL_RESULT_INVALID, what, ErrorClass.PERMANENT)
 
+    async def _called(
+        self,
+        function: Callable[..., Any],
+        activity: RunTool | ProbeTool,
+        arguments: dict[str, Any],
+        begin_left_ms: BeginLeft,
+    ) -> object:
+        async with self._thread_for(function, begin_left_ms):
+            call = _Call(function, self._now_ms, activity.timeout_ms, self._grace_ms, begin_left_ms)
+            return await call.answer(call.context(activity), arguments)
+
+    @asynccontextmanager
+    async def _thread_for(self, function: Callable[..., Any], begin_left_ms: BeginLeft) -> AsyncIterator[None]:
+        """A thread's place for a plain function. One that outlives its time gives its place away all the same."""
+        if is_coroutine(function):
+            yield
+            return
+        try:
+            async with asyncio.timeout(begin_left_ms() / 1_000):
+                await self._threads.acquire()
+        except TimeoutError:
+            raise _NotBegunError from None
+        try:
+            yield
+        finally:
+            self._threads.release()
+
+
+class _NotBegunError(Exception):
+    """It was too late to begin: the function has not been called, and will not be."""
+
 
 class _TimeOverError(Exception):
     """The time limit passed, and the grace after it."""
@@ -109,31 +150,39 @@ class _Call:
     """One call of one function: its context, its limit, its signal."""
 
     def __init__(
-        self, function: Callable[..., Any], now_ms: Callable[[], Instant], limit_ms: int, grace_ms: int
+        self,
+        function: Callable[..., Any],
+        now_ms: Callable[[], Instant],
+        limit_ms: int,
+        grace_ms: int,
+        begin_left_ms: BeginLeft,
     ) -> None:
         self._function = function
-        self._now_ms = now_ms
         self._limit_ms = limit_ms
         self._grace_ms = grace_ms
+        self._begin_left_ms = begin_left_ms
         self._deadline = Instant(now_ms() + limit_ms)
+        self._until_s = time.monotonic() + limit_ms / 1_000
         self._signal = threading.Event()
 
-    def context(self, activity: RunTool | ProbeTool, attempt: int) -> ToolContext:
+    def context(self, activity: RunTool | ProbeTool) -> ToolContext:
         """What the function is told."""
         return ToolContext(
             operation_id=activity.operation_id,
             idempotency_key=activity.idempotency_key,
-            attempt=attempt,
+            attempt=activity.attempt,
             deadline=self._deadline,
             run_id=activity.run_id,
             tenant=activity.tenant,
             agent=activity.agent,
             is_cancelled=self._signal.is_set,
-            seconds_left=lambda: (self._deadline - self._now_ms()) / 1_000,
+            seconds_left=lambda: self._until_s - time.monotonic(),
         )
 
     async def answer(self, ctx: ToolContext, arguments: dict[str, Any]) -> object:
-        """What the function returns or raises; _TimeOverError; CancelledError when signalled and without an answer."""
+        """What the function returns or raises; _NotBegunError; _TimeOverError; CancelledError when signalled and
+        without an answer.
+        """
         work = asyncio.ensure_future(self._work(ctx, arguments))
         work.add_done_callback(_retrieved)
         try:
@@ -163,10 +212,16 @@ class _Call:
 
     async def _work(self, ctx: ToolContext, arguments: dict[str, Any]) -> object:
         if is_coroutine(self._function):
-            made: Awaitable[object] = self._function(ctx, **arguments)
+            made: Awaitable[object] = self._begun(ctx, arguments)
             return await _guarded(made)
-        value = await _in_thread(lambda: self._function(ctx, **arguments))
+        value = await _in_thread(lambda: self._begun(ctx, arguments))
         return await _guarded(value) if inspect.isawaitable(value) else value
+
+    def _begun(self, ctx: ToolContext, arguments: dict[str, Any]) -> Any:
+        """Call the function, here and now or never: in between, the process may have stood still."""
+        if self._signal.is_set() or self._begin_left_ms() < 0:
+            raise _NotBegunError
+        return self._function(ctx, **arguments)
 
     def _log_late(self, work: asyncio.Future[object]) -> None:
         # Evidence only: the attempt has been reported as unknown. A thread cannot be stopped, it ends when it ends.

@@ -48,6 +48,7 @@ class Worker:
         nonce = derived_id("claim", *(delivery.envelope.id for delivery in taken))
         try:
             mine, busy = await self._referee(taken, nonce)
+            since_ms = self._invoker.monotonic_ms()  # before the load: no lease of this batch has begun earlier
             settlement = await self._engine.process(mine)
         except BaseException as error:
             await self._inbox.settle([], taken)
@@ -57,7 +58,7 @@ class Worker:
         await self._inbox.settle([*settlement.done, *busy], settlement.back)
         for reply_to, text in settlement.replies:
             await self._replies.send(reply_to, text)
-        self._invoker.start(settlement.activities)
+        self._invoker.start(settlement.activities, since_ms)
         self._on_settled(settlement)
         await self._finish(mine, settlement, nonce)
         return True

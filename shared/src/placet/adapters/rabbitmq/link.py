@@ -136,13 +136,13 @@ class Link:
         try:
             while True:
                 since = loop.time()
-                self.trouble = await self._once()
+                reason = await self._once()
                 failures = 1 if loop.time() - since > STEADY_S else failures + 1
                 longest_s = min(BACKOFF_S_MAX, BACKOFF_S * 2 ** min(failures, 10))
                 delay_s = random.uniform(longest_s / 2, longest_s)  # so that not all come back in step
                 log.warning(
                     "broker.link_down",
-                    extra={"link": self._name, "reason": self.trouble, "delay_ms": round(delay_s * 1_000)},
+                    extra={"link": self._name, "reason": reason, "delay_ms": round(delay_s * 1_000)},
                 )
                 await asyncio.sleep(delay_s)
         finally:
@@ -151,6 +151,7 @@ class Link:
     async def _once(self) -> str:
         """Connect, and stay connected; why it ended."""
         self._broken = asyncio.get_running_loop().create_future()
+        reason = "closed"
         try:
             async with asyncio.timeout(2 * CONNECT_TIMEOUT_S):
                 self._connection = await connect(self._url, self._name)
@@ -159,16 +160,18 @@ class Link:
             self.connections += 1
             self._up.set()
             log.info("broker.link_up", extra={"link": self._name, "connections": self.connections})
-            return await self._until_broken(self._connection, lanes)
+            reason = await self._until_broken(self._connection, lanes)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  told, and tried again
             raise_if_cancelled(error)
-            return reason_of(error)
+            reason = reason_of(error)
         finally:
             self._up.clear()
+            self.trouble = reason
             self._closed()
             connection, self._connection = self._connection, None
             if connection is not None:
                 await abandon(connection)
+        return reason
 
     async def _until_broken(self, connection: AbstractConnection, lanes: Sequence[Lane]) -> str:
         broken = self._broken

@@ -24,7 +24,7 @@ from placet.adapters.sql.refusals import primary_code, translated
 from placet.adapters.sql.sqlite_file import is_there
 from placet.adapters.sql.units import Refused
 from placet.adapters.sql.writing import Writer
-from placet.errors import Code, PlacetError, RetryableError
+from placet.errors import Code, PlacetError, RetryableError, TerminalError
 from placet.instants import Instant
 from placet.runtime.ports import Clock, CommitResult, Unit
 
@@ -84,8 +84,9 @@ class Committer:
         self._busy_since: float | None = None
         self._idle = asyncio.Event()
         self._idle.set()
-        self.broken: PlacetError | None = None
-        """Why nothing is believed any more until the store is opened afresh."""
+        self.broken: TerminalError | None = None
+        """Why nothing is believed any more until the store is opened afresh. No retry helps, so whoever works on the
+        store ends: a supervisor starts it again."""
 
     async def do(self, *, units: Sequence[Unit] = (), work: Callable[[Instant], Any] | None = None) -> Any:
         """The results of the units, or of the work, once they are on the disk.
@@ -200,7 +201,7 @@ class Committer:
         self._begin_immediate()
         (owner,) = self._connection.execute(self._owner_sql, ("incarnation",)).fetchone()
         if owner != self._incarnation:
-            self.broken = RetryableError(
+            self.broken = TerminalError(
                 Code.STORE_IN_USE, f"{self._path} was taken over by another process: stop this one"
             )
             raise self.broken
@@ -243,7 +244,7 @@ class Committer:
             failure = translated(error, self._path, committing=primary_code(error) != sqlite3.SQLITE_BUSY)
             if primary_code(error) not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL):
                 # After a failed fsync the kernel may call pages written that are not: believe nothing until restarted.
-                self.broken = failure
+                self._break(failure)
             return failure
         if not is_there(self._path, self._opened):
             return RetryableError(Code.OUTCOME_UNKNOWN, f"{self._path} was removed or replaced during a commit")
@@ -262,7 +263,11 @@ class Committer:
                 self._connection.execute("ROLLBACK")
         except sqlite3.Error as error:
             # The connection is in a state nobody can name. The file is whole: opening it again recovers it.
-            self.broken = translated(error, self._path)
+            self._break(translated(error, self._path))
+
+    def _break(self, failure: PlacetError) -> None:
+        what = f"{failure.message}; {self._path} is not believed any more until it is opened afresh"
+        self.broken = TerminalError(failure.code, what)
 
 
 class _Busy(Exception):  # noqa: N818  not an error: wait a moment
