@@ -246,6 +246,8 @@ class ReaderContract(OnStore):
         }
         assert [row["id"] for row in await store.dead_letters(TENANT, run_id=RUN_ID, limit=1)] == ["dead_3"]
         assert [row["id"] for row in await store.dead_letters(OTHER, run_id=None, limit=9)] == ["dead_4"]
+        assert await store.dead_letter(TENANT, "dead_1") == everything[2]
+        assert [await store.dead_letter(TENANT, other) for other in ("dead_4", "dead_5", "dead_9")] == [None] * 3
 
     async def test_everything_people_are_shown_is_plain_json(self, store, clock):
         await self.ask(store, clock, 7)

@@ -13,7 +13,8 @@ import pytest
 from placet.client import AsyncPlacetClient, Connection, PlacetClient
 from placet.client.events import RECONNECTS_MAX
 from placet.errors import Code, ContractError, PlacetError, RetryableError, TerminalError
-from tests.gateway.world import TOKEN, World
+from placet.messages import OperationDone
+from tests.gateway.world import TENANT, TOKEN, World
 
 ADDRESS = Connection("http://localhost:7300", TOKEN)
 
@@ -50,6 +51,10 @@ async def test_the_whole_job_through_the_client(world: World) -> None:
         assert (await client.revoke(request.request_id, "changed my mind")).answer == "accepted"
         assert (await client.cancel_run("r1", "enough")).answer == "accepted"
         assert (await client.dead_letters()).items == []
+        world.add_letter(OperationDone(tenant=TENANT, run_id="r1", operation_id="op_1", status="succeeded"))
+        world.silent = True
+        assert (await client.dead_letter("dead_1")).applied is False
+        assert (await client.redrive("dead_1")).answer == "sent"
 
 
 async def test_the_person_of_the_connection_speaks_unless_a_call_names_another(world: World) -> None:

@@ -14,7 +14,7 @@ from placet.canonical import digest
 from placet.errors import Code, Failure, RetryableError
 from placet.ids import Address
 from placet.machine import Receipt
-from placet.messages import CancelRun, DecideApproval, Message, RevokeApproval, SubmitRun
+from placet.messages import CancelRun, DecideApproval, Envelope, Message, RevokeApproval, SubmitRun
 from placet.requests import create_request
 from placet.rows import audit_leaf
 from placet_gateway import gateway
@@ -242,6 +242,18 @@ class World:
     async def dead_letters(self, tenant: str, *, run_id: str | None, limit: int) -> list[dict[str, Any]]:
         del tenant
         return [letter for letter in self.letters if run_id in {None, letter["run_id"]}][:limit]
+
+    async def dead_letter(self, tenant: str, letter_id: str) -> dict[str, Any] | None:
+        found = (letter for letter in self.letters if letter["id"] == letter_id)
+        return next((letter for letter in found if letter.get("tenant", tenant) == tenant), None)
+
+    def add_letter(self, message: Message, *, letter_id: str = "dead_1", message_id: str = "msg_1") -> None:
+        """A message that was parked."""
+        body = Envelope(id=message_id, message=message).encode().decode()  # type: ignore[arg-type]
+        about = {"run_id": message.run_id, "tenant": message.tenant, "destination": "tool-executor", "at_ms": NOW_MS}
+        self.letters.append(
+            {"id": letter_id, "code": "NOT_FOUND", "reason": "no such operation", "body": body, **about}
+        )
 
     # ── reaching it ────────────────────────────────────────────────────────────────────
 

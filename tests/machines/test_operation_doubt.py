@@ -9,7 +9,7 @@ import pytest
 
 from placet import limits
 from placet.activities import ProbeTool, RunTool
-from placet.calls import NotExecuted, Unsure, not_begun
+from placet.calls import NotExecuted, Unsure
 from placet.errors import Certainty, Code
 from placet.instants import Instant
 from placet.messages import (
@@ -147,47 +147,6 @@ def test_lost_workers_and_failures_of_the_tool_are_counted_apart() -> None:
     bench.give(bench.retry())
     assert done(bench.give(bench.returned(NOT_DONE))).status == "failed", "its second"
     assert bench.state.n == 7
-
-
-@pytest.mark.parametrize("effect", ["read_only", "idempotent", "sealing", "peeking", "non_retriable"])
-def test_an_attempt_that_came_too_late_to_begin_is_the_workers_failure_and_tried_again_in_a_while(effect: str) -> None:
-    bench = OperationBench(effect, retry=RetryPolicy(attempts_max=1)).started()
-    late = bench.give(bench.returned(not_begun("deploy")))
-    assert ended(late) == [(1, "failed")]
-    [(retry, due_ms)] = timers(late)
-    assert isinstance(retry, RetryOperation)
-    assert 0 < due_ms - bench.now_ms <= 1_000
-    bench.later(1_000)
-    bench.give(bench.retry())
-    failed = bench.give(bench.returned(NOT_DONE))
-    assert done(failed).status == "failed"  # the tool has had its one attempt now
-
-
-def test_attempts_that_come_too_late_to_begin_are_bounded_all_the_same() -> None:
-    bench = OperationBench("non_retriable").started()
-    for _ in range(limits.ATTEMPTS_MAX - 1):
-        assert bench.give(bench.returned(not_begun("deploy"))).state.status == "waiting"
-        bench.later(30_000)
-        assert bench.give(bench.retry()).state.status == "started"
-    message = done(bench.give(bench.returned(not_begun("deploy"))))
-    assert message.failure is not None
-    assert (message.status, message.failure.certainty) == ("failed", "not_executed")
-    assert message.failure.details["gave_up"] == "attempts"
-
-
-def test_that_a_repetition_came_too_late_says_nothing_about_the_attempt_before_it() -> None:
-    bench = OperationBench("idempotent").started()
-    bench.lose_worker()
-    bench.give(bench.retry())
-    late = bench.give(bench.returned(not_begun("deploy")))
-    assert (late.state.status, late.state.failures) == ("waiting", 0)
-    assert late.state.doubt is not None
-
-
-def test_an_attempt_that_says_after_its_lease_that_it_never_began_is_not_the_tools_failure() -> None:
-    bench = OperationBench("peeking").reconciling()
-    late = bench.give(bench.returned(not_begun("deploy")))
-    assert (late.state.status, late.state.failures, late.state.doubt) == ("waiting", 0, None)
 
 
 @pytest.mark.parametrize("outcome", [NOT_DONE, NotExecuted(failure=DENIED), NotExecuted()])

@@ -7,11 +7,16 @@ from collections.abc import Sequence
 import pytest
 
 from placet.adapters.memory import MemoryStore
+from placet.adapters.memory_queue import MemoryQueue
+from placet.errors import Code, ContractError
+from placet.ids import derived_id
 from placet.instants import Instant
 from placet.runtime import relay as relay_module
-from placet.runtime.ports import OutboxRow, Unit
+from placet.runtime.ports import CommitResult, Fate, OutboxRow, Unit
 from placet.runtime.relay import CLAIM_MS, IDLE_MS, Relay
+from placet.topology import EVENTS
 from tests.runtime.test_engine import SetClock
+from tests.runtime.toy import cancel
 
 
 class RecordingOutlet:
@@ -85,3 +90,66 @@ async def test_a_clock_that_is_ahead_makes_nothing_due_early() -> None:
     outlet = RecordingOutlet()
     assert await Relay(store, outlet).turn() == 1
     assert outlet.published == []
+
+
+# ── a row that nobody can read ─────────────────────────────────────────────────────────
+
+POISON = OutboxRow("poison", "planner", "run-1", "turn.later", 0, b'{"v":1,"id":"poison","message":{"type":"later"}}')
+
+
+def readable(name: str) -> OutboxRow:
+    envelope = cancel(name)
+    return OutboxRow(envelope.id, "dispatcher", name, "run.cancel", 0, envelope.encode())
+
+
+async def test_a_row_that_cannot_be_read_is_parked_with_its_reason_and_its_neighbours_go_on() -> None:
+    store, _ = await a_store(readable("run-1"), POISON, readable("run-2"))
+    queue = MemoryQueue()
+    await Relay(store, queue).turn()
+    assert [delivery.outbox_id for delivery in await queue.take(10)] == ["c-run-1", "c-run-2"]
+    kept = store.snapshot()
+    assert [row["id"] for row in kept["outbox"]] == ["c-run-1", "c-run-2"]
+    [letter] = kept["dead_letter"]
+    assert (letter["code"], letter["destination"], letter["body"], letter["at_ms"]) == (
+        Code.MESSAGE_INVALID,
+        "planner",
+        POISON.body,
+        1_000,
+    )
+    assert letter["reason"]
+
+
+class Refusing(RecordingOutlet):
+    """Refuses whatever it is given."""
+
+    async def publish(self, rows: Sequence[OutboxRow]) -> Sequence[str]:
+        raise ContractError(Code.TOO_LARGE, "not this")
+
+
+async def test_an_outlet_that_refuses_what_can_be_read_is_an_error_and_nothing_is_parked() -> None:
+    event = OutboxRow("event", EVENTS, "run-1", "run.started", 0, b"an event is no message")
+    store, _ = await a_store(readable("run-1"), event)
+    with pytest.raises(ContractError, match="not this"):
+        await Relay(store, Refusing()).turn()
+    assert store.snapshot()["dead_letter"] == []
+
+
+async def test_a_row_that_cannot_be_parked_stays_and_holds_up_nobody() -> None:
+    class Unparking(MemoryStore):
+        refuses = True
+
+        async def commit(self, units: Sequence[Unit]) -> Sequence[CommitResult]:
+            if self.refuses and any(unit.dead_letters for unit in units):
+                return [CommitResult(Fate.VIOLATED, "dead_letter") for _ in units]
+            return await super().commit(units)
+
+    clock = SetClock(1_000)
+    store, queue = Unparking(clock), MemoryQueue()
+    await store.commit([Unit(outbox=[POISON, readable("run-1")])])
+    relay = Relay(store, queue)
+    assert await relay.turn() == CLAIM_MS  # it rests until the claim has lapsed
+    assert [delivery.outbox_id for delivery in await queue.take(10)] == ["c-run-1"]
+    store.refuses = False
+    clock.at_ms += CLAIM_MS
+    await relay.turn()
+    assert [letter["id"] for letter in store.snapshot()["dead_letter"]] == [derived_id("dead", "poison")]

@@ -122,7 +122,7 @@ ToolOutcome = Annotated[Executed | NotExecuted | Unsure, Field(discriminator="ce
 
 
 def not_begun(tool: str) -> NotExecuted:
-    """An attempt that came too late to begin: it says nothing about the tool, and is tried again like a lost worker's."""
+    """An attempt that came too late to begin. It says nothing about the tool: it is tried again, as a lost worker's."""
     return NotExecuted(failure=_not_begun(tool, Certainty.NOT_EXECUTED))
 
 

@@ -6,7 +6,7 @@ milliseconds since 1970 (UTC), as in receipts. A view is informational, true as 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -269,6 +269,22 @@ class DeadLetterPage(View):
 
     items: list[DeadLetterView]
     as_of_ms: int
+
+
+class DeadLetter(DeadLetterView):
+    """One of them, and whether its message has been applied since, which the run's journal says."""
+
+    applied: bool
+
+
+class Redriven(View):
+    """What came of sending a dead letter's message again."""
+
+    id: str
+    message_id: str
+    answer: Literal["applied", "sent"]
+    """`applied`: the run's journal has it, now or since earlier. `sent`: it has left, and nothing is known of it yet;
+    a repeat that changes nothing stays so for ever."""
 
 
 class ToolView(View):

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 
 from placet.runtime.ports import Door, Reader
 from placet_gateway import application as application_routes
-from placet_gateway import batches, openapi, problems, requests, runs
+from placet_gateway import batches, letters, openapi, problems, requests, runs
 from placet_gateway.context import Described, Gateway, Health, wall_clock_ms
 from placet_gateway.guards import Guard
 from placet_gateway.identity import Identity
@@ -54,9 +54,10 @@ def gateway(
         ask_timeout_ms=ask_timeout_ms,
         now_ms=now_ms,
     )
-    for part in (runs, requests, batches, application_routes):
+    for part in (runs, requests, batches, letters, application_routes):
         app.include_router(part.router)
     problems.install(app)
-    openapi.install(app, (runs.RunSubmission, runs.Cancellation, requests.Decision, requests.Revocation, batches.Batch))
+    bodies = (runs.RunSubmission, runs.Cancellation, requests.Decision, requests.Revocation, batches.Batch)
+    openapi.install(app, (*bodies, letters.Redrive))
     app.add_middleware(Guard, hosts=tuple(hosts))
     return app

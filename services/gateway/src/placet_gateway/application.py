@@ -1,14 +1,14 @@
-"""Decides what else the door shows: the application, dead letters, and whether the process lives and can serve."""
+"""Decides what else the door shows: the application, and whether the process lives and can serve."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
 from placet.errors import Code, ContractError, RetryableError
-from placet.views import AgentView, AppView, DeadLetterPage, DeadLetterView, TeamView, ToolView
+from placet.views import AgentView, AppView, TeamView, ToolView
 from placet_gateway.context import Described, Here, Reading
 
 router = APIRouter(tags=["system"])
@@ -40,15 +40,6 @@ def described(app: Described) -> AppView:
             for spec in specs
         ],
     )
-
-
-@router.get("/v1/dead-letters", operation_id="listDeadLetters")
-async def dead_letters(
-    here: Here, caller: Reading, run_id: str | None = None, limit: Annotated[int, Query(ge=1, le=1_000)] = 100
-) -> DeadLetterPage:
-    """Messages that no rule accepted, newest first, each with the reason."""
-    found = await here.reader.dead_letters(caller.tenant, run_id=run_id, limit=limit)
-    return DeadLetterPage(items=[DeadLetterView.model_validate(letter) for letter in found], as_of_ms=here.now_ms())
 
 
 @router.get("/livez", operation_id="isLive", include_in_schema=False)

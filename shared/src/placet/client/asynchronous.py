@@ -20,7 +20,9 @@ from placet.messages import DecisionWord, Mode
 from placet.plans import PlannedTask
 from placet.views import (
     AppView,
+    DeadLetter,
     DeadLetterPage,
+    Redriven,
     RequestPage,
     RequestView,
     RunEvent,
@@ -211,6 +213,14 @@ class AsyncPlacetClient:
     async def dead_letters(self, *, run_id: str | None = None, limit: int = 100) -> DeadLetterPage:
         """Messages that no rule accepted, newest first."""
         return await self.call(calls.dead_letters(run_id=run_id, limit=limit))
+
+    async def dead_letter(self, letter_id: str) -> DeadLetter:
+        """One of them, and whether its message has been applied since."""
+        return await self.call(calls.dead_letter(letter_id))
+
+    async def redrive(self, letter_id: str) -> Redriven:
+        """Send the message of a dead letter again, as the same message. Repeating it is harmless."""
+        return await self.call(calls.redrive(letter_id))
 
     async def app(self) -> AppView:
         """Teams, agents and tools."""

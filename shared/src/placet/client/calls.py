@@ -16,7 +16,9 @@ from placet.messages import DecisionWord, Mode
 from placet.plans import PlannedTask
 from placet.views import (
     AppView,
+    DeadLetter,
     DeadLetterPage,
+    Redriven,
     RequestPage,
     RequestView,
     RunPage,
@@ -141,6 +143,16 @@ def revoke(request_id: str, reason: str = "") -> Call[Receipt]:
 def dead_letters(*, run_id: str | None = None, limit: int = 100) -> Call[DeadLetterPage]:
     """Messages that no rule accepted."""
     return Call("GET", _at("dead-letters"), DeadLetterPage, query=_given(run_id=run_id, limit=limit))
+
+
+def dead_letter(letter_id: str) -> Call[DeadLetter]:
+    """One of them."""
+    return Call("GET", _at("dead-letters", letter_id), DeadLetter)
+
+
+def redrive(letter_id: str) -> Call[Redriven]:
+    """Send the message of a dead letter again."""
+    return Call("POST", _at("dead-letters", letter_id, "redrive"), Redriven, {})
 
 
 def app() -> Call[AppView]:

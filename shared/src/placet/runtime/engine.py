@@ -149,8 +149,8 @@ class Engine:
             unit.consumed.append(delivery.outbox_id)
         [result] = await self._store.commit([unit])
         if result.fate is not Fate.COMMITTED:
-            told = {"message": delivery.envelope.id, "type": delivery.envelope.message.type, "reason": reason}
-            log.error("message.not_parked", extra={**told, "fate": result.fate, "constraint": result.constraint})
+            about = {"envelope": delivery.envelope.id, "type": delivery.envelope.message.type, "reason": reason}
+            log.error("message.not_parked", extra={**about, "fate": result.fate, "constraint": result.constraint})
             settlement.back.append(delivery)
             settlement.stuck.append(delivery.envelope.id)
             return

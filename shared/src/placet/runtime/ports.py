@@ -143,8 +143,9 @@ class Store(Protocol):
     async def load(self, addresses: Sequence[Address], keys: Sequence[FactKey]) -> Loaded:
         """States and rows, and the store's clock.
 
-        Raises RetryableError(STORE_UNAVAILABLE), or what has made the store unfit to be believed until it is opened
-        again: OUTCOME_UNKNOWN, STORE_IN_USE, or TerminalError(CHECKPOINT_CORRUPT).
+        Raises RetryableError(STORE_UNAVAILABLE) while the store is away; TerminalError with what has made it unfit to
+        be believed until it is opened again, as every other call does then: OUTCOME_UNKNOWN, STORE_IN_USE,
+        CHECKPOINT_CORRUPT.
         """
 
     async def commit(self, units: Sequence[Unit]) -> Sequence[CommitResult]:
@@ -209,7 +210,10 @@ class Reader(Protocol):
         """What is still on its way for a run: id, destination, type, not_before_ms."""
 
     async def dead_letters(self, tenant: str, *, run_id: str | None, limit: int) -> list[dict[str, Any]]:
-        """Newest first."""
+        """Newest first: id, run_id, destination, code, reason, at_ms, body (text)."""
+
+    async def dead_letter(self, tenant: str, letter_id: str) -> dict[str, Any] | None:
+        """One of them."""
 
 
 # ── messages ───────────────────────────────────────────────────────────────────────────

@@ -12,7 +12,7 @@ from placet.errors import ContractError
 from placet.ids import derived_id
 from placet.instants import Instant
 from placet.messages import decode_envelope
-from placet.runtime.ports import DeadLetter, Fate, Outlet, OutboxRow, Store, Unit
+from placet.runtime.ports import DeadLetter, Fate, OutboxRow, Outlet, Store, Unit
 from placet.topology import EVENTS
 
 log = logging.getLogger("placet.relay")

@@ -128,9 +128,13 @@ class MemoryReader:
         """As ports.Reader. `body` is the message as text."""
         self._check_open()
         own = [d for d in self._letters.values() if _tenant(d.body) == tenant and run_id in (None, d.run_id)]
-        names = ("id", "run_id", "destination", "code", "reason", "at_ms")
-        newest = sorted(own, key=lambda d: (d.at_ms, d.id), reverse=True)[:limit]
-        return [{n: getattr(d, n) for n in names} | {"body": d.body.decode(errors="replace")} for d in newest]
+        return [_shown_letter(d) for d in sorted(own, key=lambda d: (d.at_ms, d.id), reverse=True)[:limit]]
+
+    async def dead_letter(self, tenant: str, letter_id: str) -> Plain | None:
+        """As ports.Reader."""
+        self._check_open()
+        letter = self._letters.get(letter_id)
+        return _shown_letter(letter) if letter is not None and _tenant(letter.body) == tenant else None
 
     def snapshot(self) -> dict[str, list[Plain]]:
         """Everything, as the rows of the SQL tables, each table in the order of its key."""
@@ -212,6 +216,11 @@ def _tenant(body: bytes) -> str | None:
     message = (_object(body) or {}).get("message")
     tenant = message.get("tenant") if isinstance(message, dict) else None
     return tenant if isinstance(tenant, str) else None
+
+
+def _shown_letter(letter: DeadLetter) -> Plain:
+    names = ("id", "run_id", "destination", "code", "reason", "at_ms")
+    return {name: getattr(letter, name) for name in names} | {"body": letter.body.decode(errors="replace")}
 
 
 def _entry(entry: JournalEntry) -> Plain:

@@ -100,9 +100,16 @@ class SqlReader(ABC):
         values: Plain = {"is_tenant": tenant, "limit": limit}
         if run_id is not None:
             values["is_run_id"] = run_id
-        names = ("id", "run_id", "destination", "code", "reason", "at_ms")
-        found = await self._fetch(st.list_dead_letters, run_id is not None, **values)
-        return [dict(zip(names, row[:-1], strict=True)) | {"body": row[-1].decode(errors="replace")} for row in found]
+        return [_letter(row) for row in await self._fetch(st.list_dead_letters, run_id is not None, **values)]
+
+    async def dead_letter(self, tenant: str, letter_id: str) -> Plain | None:
+        """As ports.Reader."""
+        found = await self._fetch(st.read_dead_letter, is_id=letter_id, is_tenant=tenant)
+        return _letter(found[0]) if found else None
+
+
+def _letter(row: tuple[Any, ...]) -> Plain:
+    return {**dict(zip(st.LETTER_SHOWN, row, strict=True)), "body": row[-1].decode(errors="replace")}
 
 
 def _place(found: list[tuple[Any, ...]], name: str, parameter: str) -> Plain:

@@ -306,8 +306,16 @@ def dead_letter_insert() -> ClauseElement:
     return insert(d).from_select([c.name for c in d.columns], values)
 
 
+LETTER_SHOWN = ("id", "run_id", "destination", "code", "reason", "at_ms", "body")
+
+
+def read_dead_letter() -> ClauseElement:
+    d = tables.dead_letter
+    return select(*(d.c[name] for name in LETTER_SHOWN)).where(_is(d, "id", "tenant"))
+
+
 def list_dead_letters(of_run: bool) -> ClauseElement:
     d = tables.dead_letter
-    columns = (d.c[name] for name in ("id", "run_id", "destination", "code", "reason", "at_ms", "body"))
+    columns = (d.c[name] for name in LETTER_SHOWN)
     query = select(*columns).where(_is(d, "tenant", "run_id") if of_run else _is(d, "tenant"))
     return query.order_by(d.c.at_ms.desc(), d.c.id.desc()).limit(bindparam("limit"))
