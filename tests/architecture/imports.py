@@ -17,7 +17,11 @@ CONCURRENCY = {"asyncio", "anyio", "trio", "threading", "concurrent", "multiproc
 CONCURRENCY_IN = {f"placet.runtime.{name}" for name in ("process", "invoker", "tools", "service", "probes")}
 """The files of the runtime that know how things run at once; all others await ports only."""
 TELEMETRY = {"structlog", "opentelemetry", "prometheus_client"}
-FAMILIES = ({"sqlalchemy", "alembic", "asyncpg"}, {"pydantic_ai", "openai", "anthropic"}, {"aio_pika", "aiormq", "pamqp"})
+FAMILIES = (
+    {"sqlalchemy", "alembic", "asyncpg"},
+    {"pydantic_ai", "openai", "anthropic"},
+    {"aio_pika", "aiormq", "pamqp"},
+)
 """Distributions that are one library to us: an adapter that uses one may use its relatives."""
 ALWAYS = {"pydantic", "pydantic_core"}
 COMPOSITIONS = {"placet_embedded"}

@@ -22,9 +22,13 @@ def test_help_names_every_command_and_exit_code(offline: Placet) -> None:
         assert f" {command} " in result.out
     assert " ".join(exits.TABLE.split()) in " ".join(result.out.split())
     assert offline().out == result.out
+    assert " dead-letters " in result.out
     group = offline("run").out
     for command in ("start", "list", "show", "watch", "cancel", "receipt", "trace"):
         assert f" {command} " in group
+    letters = offline("dead-letters").out
+    for command in ("list", "show", "redrive"):
+        assert f" {command} " in letters
 
 
 def test_help_loads_nothing_heavy() -> None:

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import asyncpg
+from sqlalchemy import event
+from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import PoolProxiedConnection
@@ -122,7 +124,7 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('s
 
 def make_engine(access: Access) -> AsyncEngine:
     """The engine whose pool all connections come from."""
-    return create_async_engine(
+    engine = create_async_engine(
         "postgresql+asyncpg://",
         async_creator=access.connect,
         isolation_level="AUTOCOMMIT",
@@ -131,6 +133,14 @@ def make_engine(access: Access) -> AsyncEngine:
         pool_timeout=ANSWER_S,
         pool_use_lifo=True,
     )
+    event.listen(engine.sync_engine, "checkout", _replace_closed)
+    return engine
+
+
+def _replace_closed(connection: Any, *_: object) -> None:
+    """A connection that has ended while it was idle is not handed out; this costs no question to the server."""
+    if connection.driver_connection.is_closed():
+        raise DisconnectionError
 
 
 class Session:
