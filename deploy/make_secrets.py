@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the secrets of docker-compose.yml, once: deploy/secrets/, one file for each that needs one. Standard library only.
+"""Makes the secrets of docker-compose.yml, once: a file in deploy/secrets/ for each purpose. Standard library only.
 
     python3 deploy/make_secrets.py [FOLDER]
 
@@ -39,8 +39,8 @@ ANSWERS = {"dispatcher", "resume", "approval"}
 """Who answers askers directly, which goes by the default exchange."""
 
 TEMPLATES = {
-    "models.env": "# Keys of models, such as OPENAI_API_KEY=… or ANTHROPIC_API_KEY=… Only the planner sees this file.\n",
-    "tools.env": "# What tools need to do their work. Only the tool executors see this file.\n",
+    "models.env": "# Keys of models, such as OPENAI_API_KEY=… and ANTHROPIC_API_KEY=… Only planners see them.\n",
+    "tools.env": "# What tools need to do their work. Only tool executors see it.\n",
 }
 
 
@@ -86,7 +86,7 @@ def rabbitmq_hash(password: str) -> str:
 
 
 def rights(service: str) -> dict[str, str]:
-    """What a service may do at the broker: nothing is declared by it, and it writes to exchanges by their exact names."""
+    """What a service may do at the broker: it declares nothing, and writes to exchanges by their exact names."""
     if service == "gateway":
         own = r"placet\.watch\..+"
         return {"configure": f"^({own})$", "write": rf"^(placet\.work|{own})$", "read": rf"^(placet\.events|{own})$"}
@@ -117,10 +117,8 @@ def definitions(passwords: dict[str, str]) -> str:
 def redis_acl(password: str) -> str:
     """The approval service races; everybody else may ask whether the server lives."""
     hashed = hashlib.sha256(password.encode()).hexdigest()
-    return (
-        "user default on nopass resetkeys resetchannels -@all +ping\n"
-        f"user approval on #{hashed} ~{{*}}:* resetchannels -@all +@connection +@transaction +get +getrange +set +del +info\n"
-    )
+    may = "~{*}:* resetchannels -@all +@connection +@transaction +get +getrange +set +del +info"
+    return f"user default on nopass resetkeys resetchannels -@all +ping\nuser approval on #{hashed} {may}\n"
 
 
 def make(folder: Folder) -> None:

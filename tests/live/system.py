@@ -168,8 +168,14 @@ class System:
             found[:] = [self.run(run_id)]
             return found[0].status in statuses
 
-        wait_until(reached, timeout_s, lambda: f"{found}\n" + "\n".join(each.describe() for each in self.running))
+        wait_until(reached, timeout_s, lambda: f"{found}\n{self.describe(run_id)}")
         return found[0]
+
+    def describe(self, run_id: str) -> str:
+        """For the message of a failed test: every fact of the run, and what each process says."""
+        with self.client() as client:
+            facts = [entry.model_dump_json() for entry in client.trace(run_id).entries]
+        return "\n".join([*facts, *(each.describe() for each in self.running)])
 
     def open_requests(self) -> Sequence[RequestSummary]:
         """What waits for a person."""

@@ -39,6 +39,7 @@ from tests.machines.builders_approval import (
     decided,
     tampered,
 )
+from tests.machines.builders_operation import OperationBench
 
 # ── the order of checks ─────────────────────────────────────────────────────────────────
 
@@ -237,6 +238,16 @@ def test_whoever_started_the_run_decides_none_of_its_requests(word: str, name: s
     assert (reply(refused).answer, code(refused)) == ("not_allowed", Code.APPROVER_NOT_ALLOWED)
     assert [row.answer for row in recorded(refused)] == ["not_allowed"], "the attempt is on record, no vote is"
     assert bench.state.status == "open"
+
+
+@pytest.mark.parametrize("authority", ["approval", "policy"])
+def test_whether_it_happened_is_asked_on_behalf_of_whoever_started_the_run(authority: str) -> None:
+    bench = OperationBench("non_retriable", authority=authority).asked_person()
+    assert bench.question.initiator == "carol"
+    approval = ApprovalBench(bench.question)
+    own = reply(approval.give(approval.decision("executed", "carol")))
+    assert (own.answer, own.failure and own.failure.code) == ("not_allowed", Code.APPROVER_NOT_ALLOWED)
+    assert reply(approval.give(approval.decision("executed", "alice"))).answer == "accepted"
 
 
 @pytest.mark.parametrize("kind", [PrincipalKind.AGENT, PrincipalKind.SERVICE, PrincipalKind.POLICY])

@@ -342,3 +342,13 @@ def test_a_forged_cancel_of_a_run_that_goes_on_is_harmless(status: str | None) -
     if status == "waiting":
         bench.give(bench.returned(NOT_DONE))
     assert bench.give(bench.cancel()).kind == "absorbed"
+
+
+@case("D04")
+def test_what_a_waiting_run_has_not_released_is_not_started_by_a_forged_word() -> None:
+    bench = OperationBench()
+    bench.run_is("suspended")
+    held = bench.give(bench.execute())
+    assert (held.kind, bench.state) == ("absorbed", None)
+    bench.run_is("running")
+    assert invoked(bench.give(bench.execute()), RunTool)

@@ -31,11 +31,9 @@ from tests.machines.bench import (
     code,
     invoked,
     recorded,
-    reply,
     sent,
     timers,
 )
-from tests.machines.builders_approval import ApprovalBench
 from tests.machines.builders_operation import (
     DENIED,
     DONE,
@@ -201,15 +199,6 @@ def test_an_effect_that_perhaps_happened_is_not_told_as_a_mere_failure(
     assert bench.state.status == status
     for message in sent(last, OperationDone):
         assert message.failure.certainty is Certainty.UNKNOWN
-
-
-def test_a_late_success_of_the_same_attempt_spares_the_repetition() -> None:
-    bench = OperationBench().started()
-    retry = sent(bench.lose_worker())[0]
-    late = bench.give(bench.returned())
-    assert done(late).status == "succeeded"
-    assert bench.give(retry).kind == "absorbed"
-    assert len(bench.all_written(AttemptRow)) == 1
 
 
 def test_an_unknown_outcome_stays_unknown_when_the_guards_stop_the_repetition() -> None:
@@ -386,16 +375,6 @@ def test_what_a_person_says_did_not_happen_is_not_silently_tried_again() -> None
     assert code(bench.give(bench.execute())) is Code.OPERATION_CONSUMED
 
 
-@pytest.mark.parametrize("authority", ["approval", "policy"])
-def test_whether_it_happened_is_asked_on_behalf_of_whoever_started_the_run(authority: str) -> None:
-    bench = OperationBench("non_retriable", authority=authority).asked_person()
-    assert bench.question.initiator == "carol"
-    approval = ApprovalBench(bench.question)
-    own = reply(approval.give(approval.decision("executed", "carol")))
-    assert (own.answer, own.failure and own.failure.code) == ("not_allowed", Code.APPROVER_NOT_ALLOWED)
-    assert reply(approval.give(approval.decision("executed", "alice"))).answer == "accepted"
-
-
 def test_an_answer_without_its_row_is_no_answer() -> None:
     bench = OperationBench("non_retriable").asked_person()
     assert bench.give(bench.told("executed")).kind == "absorbed"
@@ -444,3 +423,26 @@ def test_a_question_that_is_too_large_to_be_put_ends_in_an_unknown_outcome() -> 
     message = done(bench.lose_worker())
     assert message.failure is not None
     assert (message.failure.code, message.failure.certainty) == (Code.OPERATION_OUTCOME_UNKNOWN, Certainty.UNKNOWN)
+
+
+@pytest.mark.parametrize(("consequential", "status"), [(True, "needs_operator"), (False, "failed")])
+def test_that_a_later_attempt_did_nothing_says_nothing_of_one_in_doubt(consequential: bool, status: str) -> None:
+    bench = OperationBench("idempotent", consequential=consequential).started()
+    [(retry, due_ms)] = timers(bench.give(bench.returned(UNSURE)))
+    bench.now_ms = Instant(due_ms)
+    bench.give(retry)
+    last = bench.give(bench.returned(NotExecuted(failure=DENIED)))
+    assert bench.state.status == status
+    assert [m.failure.certainty for m in sent(last, OperationDone)] == [Certainty.UNKNOWN] * (status == "failed")
+
+
+def test_the_doubt_about_an_earlier_attempt_outlives_a_cancel() -> None:
+    bench = OperationBench("idempotent").started()
+    [(retry, due_ms)] = timers(bench.give(bench.returned(UNSURE)))
+    bench.now_ms = Instant(due_ms)
+    bench.give(retry)
+    bench.run_is("cancelled")
+    bench.give(bench.cancel())
+    message = done(bench.give(bench.returned(NotExecuted(failure=DENIED))))
+    assert message.failure is not None
+    assert (message.status, message.failure.certainty) == ("cancelled", Certainty.UNKNOWN)

@@ -27,6 +27,15 @@ from tests.machines.builders_operation import (
 )
 
 
+def test_a_late_success_of_the_same_attempt_spares_the_repetition() -> None:
+    bench = OperationBench().started()
+    retry = sent(bench.lose_worker())[0]
+    late = bench.give(bench.returned())
+    assert done(late).status == "succeeded"
+    assert bench.give(retry).kind == "absorbed"
+    assert len(bench.all_written(AttemptRow)) == 1
+
+
 def lost_then(status: str) -> OperationBench:
     """Attempt 1 of an idempotent tool was lost, and attempt 2, under the same key, has come to `status`."""
     bench = OperationBench(retry=RetryPolicy(attempts_max=2)).started()
@@ -78,7 +87,9 @@ def test_a_late_result_under_the_shared_key_answers_what_a_person_was_asked() ->
 def test_a_late_result_under_the_shared_key_says_what_was_cancelled() -> None:
     bench = lost_then("cancelling")
     late = bench.give(bench.returned(DONE, attempt=1))
-    assert done(late).failure.certainty is Certainty.EXECUTED
+    failure = done(late).failure
+    assert failure is not None
+    assert failure.certainty is Certainty.EXECUTED
     assert ended(late) == [(2, "executed")]
 
 
@@ -122,4 +133,6 @@ def test_a_contradicted_record_is_never_told_as_not_executed() -> None:
     bench.give(bench.returned(DONE, attempt=1))
     bench.run_is("cancelled")
     bench.give(bench.cancel())
-    assert done(bench.give(bench.returned(NOT_DONE))).failure.certainty is Certainty.UNKNOWN
+    failure = done(bench.give(bench.returned(NOT_DONE))).failure
+    assert failure is not None
+    assert failure.certainty is Certainty.UNKNOWN

@@ -167,6 +167,12 @@ class Ledger(RowLedger):
         before = self._before.get(entry.address)
         if message["type"] == "tool.returned" and before is not None and before.status != "started":
             self._history.sometimes["a late result was taken"] += 1
+        if (
+            message["type"] == "tool.returned"
+            and before is not None
+            and message["attempt"] < json.loads(before.body)["n"]
+        ):
+            self._history.sometimes["a result of an earlier attempt was taken"] += 1
         if message["type"] == "operation.done":
             self.done[message["operation_id"]] = message
         kind = message["type"]

@@ -41,7 +41,6 @@ def start(
         before_ms=permit.before_ms,
         failures=state.failures if state else 0,
         earlier=(state.doubt or state.earlier) if state else None,
-        contradicted=state.contradicted if state else None,
     )
     attempt = AttemptRow(
         tenant=row.tenant,

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from asyncpg.exceptions import DataError, InterfaceError, InvalidCachedStatementError, PostgresError
+from asyncpg.exceptions import (
+    DataError,
+    InterfaceError,
+    InternalClientError,
+    InvalidCachedStatementError,
+    PostgresError,
+)
 
 from placet.adapters.sql.units import Refused
 from placet.errors import Code, InvariantError, PlacetError, RetryableError, TerminalError
 
-FAILURES = (OSError, EOFError, PostgresError, InterfaceError)
+FAILURES = (OSError, EOFError, PostgresError, InterfaceError, InternalClientError)
 """What the driver raises when the server, or the way to it, fails. OSError includes TimeoutError."""
 _NOT_A_VALUE = (DataError, UnicodeEncodeError, OverflowError)
 """What the driver says of half a surrogate pair, of an integer of more than 64 bits, of a type that no column has."""
@@ -43,11 +49,20 @@ def meaning(error: BaseException, where: str, *, undecided: bool) -> Exception:
         return error
     if isinstance(error, _NOT_A_VALUE):
         return Refused("unstorable")
-    if isinstance(error, PostgresError) and getattr(error, "severity_en", None) == "ERROR":
+    if isinstance(error, PostgresError) and _is_reported(error):
         return _reported(error, where)
     if isinstance(error, FAILURES):
         return _lost(error, where, undecided=undecided)
     raise error
+
+
+def survives(error: BaseException) -> bool:
+    """Whether the connection on which the error came can be used again. After a FATAL error it looks as if it could."""
+    return isinstance(error, _NOT_A_VALUE) or (isinstance(error, PostgresError) and _is_reported(error))
+
+
+def _is_reported(error: PostgresError) -> bool:
+    return getattr(error, "severity_en", None) == "ERROR"
 
 
 def _reported(error: Any, where: str) -> Exception:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -21,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import PoolProxiedConnection
 
 from placet.adapters.sql import schema
-from placet.adapters.sql.postgres_errors import FAILURES, meaning, unknown
+from placet.adapters.sql.postgres_errors import FAILURES, meaning, survives, unknown
 from placet.errors import Code, RetryableError, TerminalError, require
 
 log = logging.getLogger("placet.postgres")
@@ -160,27 +161,34 @@ class Session:
             self.warnings.append(str(message.message))
 
     async def fetch(self, sql: str, *values: Any) -> Sequence[Any]:
-        """The rows of a statement that is prepared when it is first used. Cuts the connection when no answer comes."""
-        late = asyncio.get_running_loop().call_later(ANSWER_S, self._driver.terminate)
-        try:
+        """The rows of a statement that is prepared when it is first used."""
+        async with self._answering():
             statement = self._prepared.get(sql)
             if statement is None:
                 if len(self._prepared) >= PREPARED_MAX:
                     self._prepared.clear()
                 statement = self._prepared[sql] = await self._driver.prepare(sql)
             rows: Sequence[Any] = await statement.fetch(*values)
-        finally:
-            late.cancel()
-        return rows
+            return rows
 
     async def execute(self, sql: str) -> str:
         """Run a plain command; what the server says it did."""
+        async with self._answering():
+            done: str = await self._driver.execute(sql)
+            return done
+
+    @asynccontextmanager
+    async def _answering(self) -> AsyncIterator[None]:
+        """Cut the connection when no answer comes in time, or one after which it cannot be used again."""
         late = asyncio.get_running_loop().call_later(ANSWER_S, self._driver.terminate)
         try:
-            done: str = await self._driver.execute(sql)
+            yield
+        except BaseException as error:
+            if not survives(error):
+                self._driver.terminate()
+            raise
         finally:
             late.cancel()
-        return done
 
     async def commit(self, sql: str, *values: Any) -> Sequence[Any]:
         """The rows of a statement that writes and commits by itself.
@@ -269,9 +277,6 @@ class Sessions:
             session = await self._take()
             try:
                 return await work(session)
-            except asyncio.CancelledError:  # not by a caller: the loop itself is ending
-                session.drop()
-                raise
             finally:
                 self._give_back(session)
 
