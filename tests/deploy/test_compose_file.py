@@ -1,4 +1,4 @@
-"""Proves what the compose file promises without running it: what is published, who gets which secret, what can be set."""
+"""Proves that the compose file says what it must: secrets where they belong, nothing published by accident."""
 
 from __future__ import annotations
 
