@@ -12,16 +12,22 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from placet.adapters.clocks import SystemClock
 from placet.adapters.memory import MemoryStore
+from placet.adapters.sql.postgres import PostgresStore
 from placet.adapters.sql.sqlite import SqliteStore
 from placet.ids import Address
 from placet.instants import Instant
 from placet.messages import RUN, THREAD
 from placet.rows import audit_leaf
 from placet.runtime.ports import Fate, JournalEntry, OutboxRow, StateWrite, Store, Unit
+from tests.live.kinds import MissingServerError
+from tests.live.postgres_server import PrivatePostgres
+from tests.live.postgres_stores import migrated
+from tests.live.servers import Home
 
 CALLERS = 64
 STATE = b'{"status":"running","text":"' + b"s" * 1_500 + b'"}'
@@ -137,6 +143,42 @@ async def opening(path: Path) -> None:
         print(f"sqlite   open of a database of {size:,.0f} MB: {took_s * 1e3:.1f} ms")
 
 
+async def relaying(name: str, store: Store) -> None:
+    """Print what it costs to claim and discard 512 rows, among as many that wait for a later time."""
+    rows = [OutboxRow(f"{name}-{at}", "planner", "r", "turn.taken", at % 2 * 2**50, MESSAGE) for at in range(1_024)]
+    rounds, took_s = 20, 0.0
+    for round_ in range(rounds):
+        await store.commit([Unit(outbox=[replace(row, id=f"{row.id}-{round_}") for row in rows])])
+        began = time.perf_counter()
+        claimed = await store.claim_due(512, 30_000)
+        await store.next_due_ms()
+        await store.discard([row.id for row in claimed])
+        took_s += time.perf_counter() - began
+        assert len(claimed) == 512
+    print(f"{name:8} claim and discard of 512 rows: {took_s / rounds * 1e3:.2f} ms")
+
+
+async def on_postgres(calls: int) -> None:
+    """Print the figures of PostgreSQL: a server of its own, every commit on the disk."""
+    with Home() as home:
+        try:
+            server = PrivatePostgres(home.place("postgres"), fsync=True)
+        except MissingServerError as error:
+            print(f"postgres is not measured: {error}")
+            return
+        await asyncio.to_thread(server.start)
+        try:
+            async with migrated(server.url) as url:
+                store = await PostgresStore.open(url)
+                told = store.describe()
+                print(f"postgres {told['server']}, fsync {told['fsync']}, {told['synchronous_commit']}")
+                await measure("postgres", store, calls, [0])
+                await relaying("postgres", store)
+                await store.close()
+        finally:
+            await asyncio.to_thread(server.close)
+
+
 async def main(directory: Path, calls: int, busy_turns_ms: Sequence[float]) -> None:
     """Print everything."""
     await measure("memory", MemoryStore(SystemClock()), calls, busy_turns_ms[:1])
@@ -148,6 +190,7 @@ async def main(directory: Path, calls: int, busy_turns_ms: Sequence[float]) -> N
     finally:
         await store.close()
     await opening(path)
+    await on_postgres(calls)
 
 
 if __name__ == "__main__":

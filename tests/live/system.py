@@ -92,8 +92,81 @@ def wait_until(condition: Callable[[], object], timeout_s: float, told: Callable
         time.sleep(0.05)
 
 
+class Person:
+    """What a person does at a gateway; a system is where one is."""
+
+    def connection(self, person: str | None) -> Connection:
+        """Where the gateway is, for whom."""
+        raise NotImplementedError
+
+    def describe(self, run_id: str) -> str:
+        """For the message of a failed test."""
+        raise NotImplementedError
+
+    @contextmanager
+    def client(self, person: str | None = None) -> Iterator[PlacetClient]:
+        """A client of the gateway."""
+        with PlacetClient(self.connection(person)) as client:
+            yield client
+
+    def submit(self, run_id: str, goal: str) -> None:
+        """Start a run, as often as it takes to be told that it is started."""
+        with self.client() as client:
+            persist(lambda: client.submit_run("release", run_id=run_id, goal=goal))
+
+    def run(self, run_id: str) -> RunView:
+        """The run as it stands."""
+        with self.client() as client:
+            view: RunView = persist(lambda: client.run(run_id))
+            return view
+
+    def wait_for(self, run_id: str, *statuses: str, timeout_s: float = PATIENCE_S) -> RunView:
+        """The run, once it has one of these statuses."""
+        found: list[RunView] = []
+
+        def reached() -> bool:
+            found[:] = [self.run(run_id)]
+            return found[0].status in statuses
+
+        wait_until(reached, timeout_s, lambda: f"{found}\n{self.describe(run_id)}")
+        return found[0]
+
+    def open_requests(self) -> Sequence[RequestSummary]:
+        """What waits for a person."""
+        with self.client() as client:
+            items: Sequence[RequestSummary] = persist(lambda: client.requests(limit=200)).items
+            return items
+
+    def request_of(self, run_id: str) -> RequestSummary:
+        """The one request that a run waits for, once it is in the inbox: a moment after the run says that it waits."""
+        found: list[RequestSummary] = []
+
+        def is_there() -> bool:
+            found[:] = [each for each in self.open_requests() if each.run_id == run_id]
+            return bool(found)
+
+        wait_until(is_there, PATIENCE_S, lambda: f"no request of {run_id}")
+        (request,) = found
+        return request
+
+    def approve(self, run_id: str) -> None:
+        """Approve what the run waits for, with the hash that is shown, as often as it takes to get a receipt."""
+        request_id = self.request_of(run_id).request_id
+        with self.client("alice") as client:
+            shown = persist(lambda: client.request(request_id))
+            receipt = persist(
+                lambda: client.decide(
+                    shown.request_id,
+                    decision="approve",
+                    request_hash=shown.request_hash,
+                    decision_id=f"decision-{run_id}",
+                )
+            )
+        assert receipt.answer in ("accepted", "duplicate"), receipt
+
+
 @dataclass
-class System:
+class System(Person):
     """All services, over one virtual host, one database and one Redis."""
 
     folder: Path
@@ -141,74 +214,15 @@ class System:
             if each.process.poll() is None:
                 each.kill()
 
-    # ── what a person does ─────────────────────────────────────────────────────────────
-
-    @contextmanager
-    def client(self, person: str | None = None) -> Iterator[PlacetClient]:
-        """A client of the gateway."""
-        with PlacetClient(Connection(f"http://127.0.0.1:{self.http_port}", self.token, person)) as client:
-            yield client
-
-    def submit(self, run_id: str, goal: str) -> None:
-        """Start a run, as often as it takes to be told that it is started."""
-        with self.client() as client:
-            persist(lambda: client.submit_run("release", run_id=run_id, goal=goal))
-
-    def run(self, run_id: str) -> RunView:
-        """The run as it stands."""
-        with self.client() as client:
-            view: RunView = persist(lambda: client.run(run_id))
-            return view
-
-    def wait_for(self, run_id: str, *statuses: str, timeout_s: float = PATIENCE_S) -> RunView:
-        """The run, once it has one of these statuses."""
-        found: list[RunView] = []
-
-        def reached() -> bool:
-            found[:] = [self.run(run_id)]
-            return found[0].status in statuses
-
-        wait_until(reached, timeout_s, lambda: f"{found}\n{self.describe(run_id)}")
-        return found[0]
+    def connection(self, person: str | None) -> Connection:
+        """As Person."""
+        return Connection(f"http://127.0.0.1:{self.http_port}", self.token, person)
 
     def describe(self, run_id: str) -> str:
-        """For the message of a failed test: every fact of the run, and what each process says."""
+        """As Person: every fact of the run, and what each process says."""
         with self.client() as client:
             facts = [entry.model_dump_json() for entry in client.trace(run_id).entries]
         return "\n".join([*facts, *(each.describe() for each in self.running)])
-
-    def open_requests(self) -> Sequence[RequestSummary]:
-        """What waits for a person."""
-        with self.client() as client:
-            items: Sequence[RequestSummary] = persist(lambda: client.requests(limit=200)).items
-            return items
-
-    def request_of(self, run_id: str) -> RequestSummary:
-        """The one request that a run waits for, once it is in the inbox: a moment after the run says that it waits."""
-        found: list[RequestSummary] = []
-
-        def is_there() -> bool:
-            found[:] = [each for each in self.open_requests() if each.run_id == run_id]
-            return bool(found)
-
-        wait_until(is_there, PATIENCE_S, lambda: f"no request of {run_id}")
-        (request,) = found
-        return request
-
-    def approve(self, run_id: str) -> None:
-        """Approve what the run waits for, with the hash that is shown, as often as it takes to get a receipt."""
-        request_id = self.request_of(run_id).request_id
-        with self.client("alice") as client:
-            shown = persist(lambda: client.request(request_id))
-            receipt = persist(
-                lambda: client.decide(
-                    shown.request_id,
-                    decision="approve",
-                    request_hash=shown.request_hash,
-                    decision_id=f"decision-{run_id}",
-                )
-            )
-        assert receipt.answer in ("accepted", "duplicate"), receipt
 
 
 def persist(ask: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:

@@ -15,6 +15,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
@@ -45,6 +46,8 @@ OWNED: Mapping[str, tuple[str, ...]] = {
 TRIES_MAX = 5
 LOCK_KEY = 0x504C4354
 """Who migrates a database holds this advisory lock: others wait."""
+_TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+"""Alembic knows one migration at a time in a process."""
 _PREFIX = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _PASSWORD = re.compile(r"[!-~]{1,200}")
 _ITERATIONS = 4_096
@@ -82,15 +85,21 @@ async def migrate(
             for statement in _roles(connection, prefix, passwords or {}):
                 connection.exec_driver_sql(statement)
 
+    turn = _TURNS.setdefault(asyncio.get_running_loop(), asyncio.Lock())
     try:
         for tries in range(1, TRIES_MAX + 1):
             try:
-                async with engine.begin() as connection:
+                async with turn, engine.begin() as connection:
                     await connection.run_sync(work)
                 break
             except DBAPIError as error:
                 # Roles belong to all databases of a server: whoever migrates another one may change them just now.
-                if tries == TRIES_MAX or getattr(error.orig, "sqlstate", None) not in ("XX000", "23505", "42710"):
+                if tries == TRIES_MAX or getattr(error.orig, "sqlstate", None) not in (
+                    "XX000",
+                    "23505",
+                    "42710",
+                    "40P01",
+                ):
                     raise _meaning(error, access.where) from error
                 await asyncio.sleep(0.1 * tries)
     finally:

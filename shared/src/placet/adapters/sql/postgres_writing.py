@@ -70,25 +70,19 @@ class Gathered:
         self._ended: set[tuple[str, str]] = set()
         for number, unit in enumerate(units, 1):
             self._add(number, unit)
+        if self._claims:
+            self._rows |= {name: self._rows[name] for name in ("journal", "outbox")}  # fewer forms of the statement
         sent, consumed = ({row[1] for row in self._rows.get(name, ())} for name in ("outbox", "consumed"))
         self.regular = self.regular and sent.isdisjoint(consumed)
         self._claims.sort(key=_LOCK_ORDER)
 
     def _add(self, number: int, unit: Unit) -> None:
-        try:
-            check_steps(unit)
-        except Refused:
-            self.regular = False
-        if not self._stepped.isdisjoint(unit.guards) or not all(unit.guards.values()):
-            self.regular = False  # it may depend on a neighbour, or on what is not there
+        self.regular = self.regular and self._is_regular(unit)
         for address, version in unit.guards.items():
             self._claims.append((*address, True, number, None, version, None, None, None))
         for w in unit.states:
             self._claims.append((*w.address, False, number, w.tenant, w.expected, w.version, w.status, w.body))
-        addresses = {write.address for write in unit.states}
-        if not self._stepped.isdisjoint(addresses):
-            self.regular = False
-        self._stepped |= addresses
+            self._stepped.add(w.address)
         for row in unit.rows:
             self._add_row(number, row)
         rows = self._rows
@@ -100,6 +94,21 @@ class Gathered:
             rows["dead_letter"].append((number, *letter_values(letter)))
         for outbox_id in unit.consumed:
             rows["consumed"].append((number, outbox_id))
+
+    def _is_regular(self, unit: Unit) -> bool:
+        """Whether it is well formed, and builds neither on a neighbour before it nor on what is not there.
+
+        What is not there cannot be locked as what is: it has to be looked for again after the locks.
+        """
+        if not self._stepped.isdisjoint(unit.guards) or not all(unit.guards.values()):
+            return False
+        if not self._stepped.isdisjoint(write.address for write in unit.states):
+            return False
+        try:
+            check_steps(unit)
+        except Refused:
+            return False
+        return True
 
     def _add_row(self, number: int, row: Row) -> None:
         """In one statement an attempt is ended first, then one is opened: any other order goes one by one."""
