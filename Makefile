@@ -14,7 +14,7 @@ PYTHONS := python3.13 python3.12 python3.11 python3
 WORKERS ?= 2
 SEEDS ?= 1000
 
-.PHONY: help setup demo run test check format simulate bench conformance up down scale logs compose-test constraints clean
+.PHONY: help setup demo run test live check format simulate bench conformance up down scale logs compose-test constraints clean
 
 help:  ## list the verbs
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | while IFS='|' read -r verb what; do \
@@ -29,7 +29,10 @@ run: $(STAMP)  ## leave the example system up, for a person to use
 	@$(BIN)/placet dev examples.release:app
 
 test: $(STAMP)  ## run the tests (WORKERS=2 processes; ARGS='-k name' to choose)
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --ignore tests/live $(ARGS)
+
+live: $(STAMP)  ## run the tests on real RabbitMQ, Redis and PostgreSQL: given, in containers, installed, or installed now
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/live --ignore tests/live/test_compose.py $(ARGS)
 
 check: $(STAMP)  ## format, lint and strict types, without changing anything
 	@$(BIN)/ruff format --check .

@@ -66,7 +66,7 @@ def test_an_application_that_cannot_be_loaded_is_one_line() -> None:
 
 
 def test_servers_that_are_away_are_waited_for_and_then_named() -> None:
-    code, lines = run("approval", START_TIMEOUT_MS="500", **GIVEN)
+    code, lines = run("approval", START_TIMEOUT_MS="4000", **GIVEN)
     assert code == exits.UNAVAILABLE
     assert lines[-1]["event"] == "service.unavailable"
     assert lines[-1]["code"] == "STORE_UNAVAILABLE"

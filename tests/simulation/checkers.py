@@ -177,7 +177,9 @@ class Checker:
                     bool(open_in[run_id]), "I15", f"{run_id} is suspended, and nobody has a question before them"
                 )
                 self._check(
-                    not in_flight[run_id], "I26", f"{run_id} is suspended, and {in_flight[run_id]} are in flight"
+                    not in_flight[run_id] - ledger.jumped,
+                    "I26",
+                    f"{run_id} is suspended, and {in_flight[run_id]} are in flight",
                 )
             else:
                 self._check(bool(in_flight[run_id]), "I29", f"{run_id} is {status}, and nothing of it is in flight")

@@ -42,7 +42,7 @@ class Ledger(RowLedger):
         self._exclusive = exclusive
         """One process owns the store: when it comes back, the leases of its former life have ended."""
         self.commits = 0
-        self._jumped: set[Address] = set()
+        self.jumped: set[Address] = set()
         """Operations that somebody's forged word started: approved, but not yet released by their run."""
         self.in_flight: dict[str, set[Address]] = defaultdict(set)
         self.journal: dict[Address, list[JournalEntry]] = defaultdict(list)
@@ -140,13 +140,13 @@ class Ledger(RowLedger):
             run = self.states.get(Address(entry.address.run_id, RUN, ""))
             at_work = run is not None and run.status != "suspended"
             if entry.address.machine == OPERATION and entry.message_id.startswith(MADE_UP) and at_work:
-                self._jumped.add(entry.address)
+                self.jumped.add(entry.address)
                 self._history.sometimes["a forged word moved an operation"] += 1
 
     def _suspended(self, unit: Unit) -> None:
         """Waiting is free: while people are waited for, nothing works for the run."""
         for run_id in {write.address.run_id for write in unit.states}:
-            run, busy = self.states.get(Address(run_id, RUN, "")), self.in_flight[run_id] - self._jumped
+            run, busy = self.states.get(Address(run_id, RUN, "")), self.in_flight[run_id] - self.jumped
             if run is not None and run.status == "suspended" and busy:
                 self._history.violate("I26", f"{run_id} is suspended, and {sorted(busy)} are in flight")
 

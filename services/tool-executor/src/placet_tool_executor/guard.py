@@ -34,6 +34,8 @@ class Hold:
     """The message says nothing that the rows say: not yet decided, or forged. Nothing changes."""
 
     reason: str
+    for_now: bool = False
+    """The run waits for people: what was begun before may go on once it has released something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ def judge_start(message: ExecuteOperation | RetryOperation, facts: Facts, now_ms
     if status in RUN_TERMINAL:
         return Refusal(_failure(Code.RUN_TERMINAL, f"the run is {status}", ErrorClass.CANCELLED), run_ended=True)
     if status == "suspended":  # what it has released is under way, and then it is not suspended
-        return Hold("the run waits for people and has released nothing")
+        return Hold("the run waits for people and has released nothing", for_now=True)
     approval = _approval(row, facts, now_ms)
     if isinstance(approval, Hold | Refusal):
         return approval

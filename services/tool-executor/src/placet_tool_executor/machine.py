@@ -15,7 +15,7 @@ from placet.calls import EffectClass, Executed, NotExecuted, ToolOutcome, Unsure
 from placet.canonical import canonical_text
 from placet.errors import Certainty, Code, ErrorClass, Failure, TerminalError
 from placet.facts import Facts
-from placet.instants import Instant
+from placet.instants import Instant, later
 from placet.machine import Effect, Invoke, Receipt, Reply, Transition, absorb, move, not_yet, refuse
 from placet.messages import (
     OPERATION,
@@ -38,6 +38,9 @@ from placet_tool_executor.guard import Hold, Permit, Refusal, judge_start
 from placet_tool_executor.late import happened_before
 from placet_tool_executor.state import OperationState
 from placet_tool_executor.steps import attempt_ended, cancelled, executed, finish, question_closed, start, stopped
+
+HELD_MS = 10_000
+"""When to look again whether the run has released what it holds."""
 
 
 class OperationMachine:
@@ -165,6 +168,8 @@ def _retry(state: OperationState, message: RetryOperation, facts: Facts, now_ms:
         return not_yet(state, message, state.due_ms)
     verdict = judge_start(message, facts, now_ms)
     match verdict:
+        case Hold(for_now=True):
+            return not_yet(state, message, later(now_ms, HELD_MS))
         case Hold():
             return absorb(verdict.reason)
         case Permit() if state.contradicted is not None:

@@ -71,7 +71,8 @@ class Gathered:
         for number, unit in enumerate(units, 1):
             self._add(number, unit)
         if self._claims:
-            self._rows |= {name: self._rows[name] for name in ("journal", "outbox")}  # fewer forms of the statement
+            for name in ("journal", "outbox"):  # always: fewer forms of the statement
+                self._rows.setdefault(name, [])
         sent, consumed = ({row[1] for row in self._rows.get(name, ())} for name in ("outbox", "consumed"))
         self.regular = self.regular and sent.isdisjoint(consumed)
         self._claims.sort(key=_LOCK_ORDER)
