@@ -86,6 +86,11 @@ class Compose(Person):
         told = self.do("exec", "-T", "tool-executor", "git", "-C", "/repository/release", *arguments)
         return told.strip()
 
+    def commit(self, subject: str) -> None:
+        """Something new to release: without it, an agent finds that there is nothing."""
+        identity = ("-c", "user.name=Placet test", "-c", "user.email=test@localhost")
+        self.git(*identity, "commit", "--quiet", "--allow-empty", "-m", subject)
+
     def healthy(self, *services: str) -> bool:
         """Whether every container of these services is."""
         states = [self.inspect(each)["State"] for service in services for each in self.containers(service)]
@@ -163,6 +168,7 @@ def test_a_service_may_not_do_at_the_servers_what_is_not_its_own(compose: Compos
 def test_with_three_of_each_and_one_of_each_killed_every_release_happens_once(compose: Compose) -> None:
     compose.do("up", "--detach", "--wait", "--scale", "tool-executor=3", "--scale", "resume=3")
     assert [len(compose.containers(service)) for service in ("tool-executor", "resume")] == [3, 3]
+    compose.commit("Add scales")
     names = [f"scaled-{number}" for number in range(6)]
     for number, name in enumerate(names):
         compose.submit(name, f"Cut the release v1.3.{number}")
@@ -184,6 +190,7 @@ def test_with_three_of_each_and_one_of_each_killed_every_release_happens_once(co
 def test_a_container_whose_process_is_killed_comes_back_and_the_release_goes_on(compose: Compose, service: str) -> None:
     run_id = f"killed-{service}"
     tag = f"v1.4.{SERVICES.index(service)}"
+    compose.commit(f"Fix {service}")
     compose.submit(run_id, f"Cut the release {tag}")
     compose.wait_for(run_id, "suspended")
     compose.crash(service)
@@ -194,6 +201,7 @@ def test_a_container_whose_process_is_killed_comes_back_and_the_release_goes_on(
 
 
 def test_the_servers_may_crash_while_a_release_waits(compose: Compose) -> None:
+    compose.commit("Fix servers")
     compose.submit("servers", "Cut the release v1.5.0")
     compose.wait_for("servers", "suspended")
     request = compose.request_of("servers")
@@ -208,6 +216,7 @@ def test_the_servers_may_crash_while_a_release_waits(compose: Compose) -> None:
 
 
 def test_it_goes_down_and_comes_up_with_everything_it_knew(compose: Compose) -> None:
+    compose.commit("Fix starts")
     compose.submit("stopped", "Cut the release v1.6.0")
     compose.wait_for("stopped", "suspended")
     compose.do("down")
