@@ -25,8 +25,10 @@ setup: $(STAMP)  ## make the virtual environment (.venv) with pinned versions; e
 demo: $(STAMP)  ## run the main job for real, kill it half way, approve, and show what happened
 	@$(BIN)/python -m examples.release.demo
 
-run: $(STAMP)  ## leave the example system up, for a person to use
-	@$(BIN)/placet dev examples.release:app
+run: $(STAMP)  ## leave the example system up, on a scratch repository, for a person to use
+	@mkdir -p -m 700 .placet
+	@$(BIN)/python -m examples.release.repository .placet/repository
+	@RELEASE_REPOSITORY="$${RELEASE_REPOSITORY:-$$PWD/.placet/repository}" $(BIN)/placet dev examples.release:app
 
 test: $(STAMP)  ## run the tests (WORKERS=2 processes; ARGS='-k name' to choose)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --ignore tests/live $(ARGS)

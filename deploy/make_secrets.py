@@ -3,8 +3,8 @@
 
     python3 deploy/make_secrets.py [FOLDER]
 
-What exists is left as it is, so that it can be run again at any time; what is missing is made. Passwords are random and
-of one service each, so that one of them opens nothing but what that service may do.
+Passwords that exist are left as they are, and what follows from them is brought up to date: it can be run at any time.
+They are random and of one service each, so that one of them opens nothing but what that service may do.
 """
 
 from __future__ import annotations
@@ -54,20 +54,29 @@ class Folder:
         self.made: list[str] = []
 
     def keep(self, name: str, text: str) -> str:
-        """The content of a file; written with `text` if it is not there.
-
-        Readable by all who get as far as the file: in a container another user reads it, and the folder is closed.
-        """
+        """The content of a file; written with `text` if it is not there."""
         path = self._path / name
-        try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444)
-        except FileExistsError:
-            return path.read_text(encoding="utf-8")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        if not path.exists():
+            self._write(path, text)
+        return path.read_text(encoding="utf-8")
+
+    def derive(self, name: str, text: str) -> None:
+        """A file that says what follows from others: written whenever it says something else."""
+        path = self._path / name
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            self._write(path, text)
+
+    def _write(self, path: Path, text: str) -> None:
+        """Whole or not at all. All who get as far as the file may read it: in a container it is another user who does,
+        and the folder is closed.
+        """
+        draft = path.with_name(f".{path.name}.new")
+        draft.unlink(missing_ok=True)
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             file.write(text)
-        path.chmod(0o444)
-        self.made.append(name)
-        return text
+        draft.chmod(0o444)
+        draft.replace(path)
+        self.made.append(path.name)
 
     def password(self, name: str) -> str:
         """A random password that is kept."""
@@ -80,8 +89,8 @@ def role(service: str) -> str:
 
 
 def rabbitmq_hash(password: str) -> str:
-    """As the broker keeps it: a salt, and the SHA-256 of salt and password."""
-    salt = secrets.token_bytes(4)
+    """As the broker keeps it: a salt, and the SHA-256 of salt and password. The same for the same password."""
+    salt = hashlib.sha256(f"salt of {password}".encode()).digest()[:4]
     return base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
 
 
@@ -124,19 +133,19 @@ def redis_acl(password: str) -> str:
 def make(folder: Folder) -> None:
     """Everything that is missing."""
     owner = folder.password("postgres_owner_password")
-    folder.keep("database_url_migrate", f"postgresql://{OWNER}:{owner}@postgres:5432/{DATABASE}\n")
+    folder.derive("database_url_migrate", f"postgresql://{OWNER}:{owner}@postgres:5432/{DATABASE}\n")
     roles = {service: folder.password(f"postgres_password_{service}") for service in SERVICES}
-    folder.keep("role_passwords", "".join(f"{service}={password}\n" for service, password in roles.items()))
+    folder.derive("role_passwords", "".join(f"{service}={password}\n" for service, password in roles.items()))
     for service, password in roles.items():
-        folder.keep(f"database_url_{service}", f"postgresql://{role(service)}:{password}@postgres:5432/{DATABASE}\n")
+        folder.derive(f"database_url_{service}", f"postgresql://{role(service)}:{password}@postgres:5432/{DATABASE}\n")
     users = {user: folder.password(f"rabbitmq_password_{user}") for user in (*SERVICES, DEPLOYER, OPERATOR)}
-    folder.keep("rabbitmq_definitions", definitions(users))
+    folder.derive("rabbitmq_definitions", definitions(users))
     for user in (*SERVICES, DEPLOYER):
         name = "migrate" if user == DEPLOYER else user
-        folder.keep(f"amqp_url_{name}", f"amqp://{user}:{users[user]}@rabbitmq:5672/{VHOST}\n")
+        folder.derive(f"amqp_url_{name}", f"amqp://{user}:{users[user]}@rabbitmq:5672/{VHOST}\n")
     redis = folder.password("redis_password")
-    folder.keep("redis_acl", redis_acl(redis))
-    folder.keep("redis_url_approval", f"redis://approval:{redis}@redis:6379/0\n")
+    folder.derive("redis_acl", redis_acl(redis))
+    folder.derive("redis_url_approval", f"redis://approval:{redis}@redis:6379/0\n")
     folder.password("token")
     for name, text in TEMPLATES.items():
         folder.keep(name, text)

@@ -95,6 +95,12 @@ def test_the_dockerfile_needs_no_front_end_from_a_registry() -> None:
     assert not re.search(r"(?m)^# *syntax *=|<<", DOCKERFILE)
 
 
+def test_no_secret_and_no_history_gets_into_an_image() -> None:
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert {".*", "deploy/*", "tests"} <= set(ignored), "secrets, .env, .git and .venv are below these"
+    assert [line for line in ignored if line.startswith("!")] == ["!deploy/healthy"]
+
+
 def test_the_referee_keeps_what_it_promised_and_the_broker_has_no_default_user() -> None:
     redis = (ROOT / "deploy" / "redis" / "redis.conf").read_text(encoding="utf-8")
     assert {"appendonly yes", "maxmemory-policy noeviction"} <= set(redis.splitlines())

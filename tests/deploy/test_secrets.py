@@ -45,6 +45,18 @@ def test_they_are_made_once_and_what_is_missing_is_made_again(folder: Path) -> N
     assert {path.name: path.read_text() for path in folder.iterdir()} == before
 
 
+def test_a_password_that_is_made_anew_reaches_everything_that_follows_from_it(tmp_path: Path) -> None:
+    make(tmp_path)
+    for name in ("rabbitmq_password_planner", "postgres_password_planner", "redis_password"):
+        (tmp_path / name).unlink()
+    make(tmp_path)
+    assert text(tmp_path, "rabbitmq_password_planner") in text(tmp_path, "amqp_url_planner")
+    assert text(tmp_path, "postgres_password_planner") in text(tmp_path, "database_url_planner")
+    assert f"planner={text(tmp_path, 'postgres_password_planner')}" in text(tmp_path, "role_passwords").splitlines()
+    test_the_broker_knows_every_user_by_a_salted_hash_of_the_right_password(tmp_path)
+    test_the_referee_lets_nobody_in_without_the_password_but_to_ask_whether_it_lives(tmp_path)
+
+
 def test_nobody_else_gets_as_far_as_the_files_and_nobody_changes_them(folder: Path) -> None:
     assert folder.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o444}

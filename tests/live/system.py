@@ -126,9 +126,10 @@ class Person:
 
         def reached() -> bool:
             found[:] = [self.run(run_id)]
-            return found[0].status in statuses
+            return found[0].status in statuses or found[0].terminal
 
         wait_until(reached, timeout_s, lambda: f"{found}\n{self.describe(run_id)}")
+        assert found[0].status in statuses, f"{found}\n{self.describe(run_id)}"
         return found[0]
 
     def open_requests(self) -> Sequence[RequestSummary]:
@@ -172,6 +173,8 @@ class System(Person):
     folder: Path
     settings: dict[str, str]
     """Settings of all services, without their prefix."""
+    own: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Settings of one service each."""
     environment: dict[str, str] = field(default_factory=dict)
     """What else the processes are told, such as where the tools' repository is."""
     app: str = "examples.release:app"
@@ -193,7 +196,9 @@ class System(Person):
         if name not in ("gateway", "approval"):
             own["APP"] = self.app
         plain = {key: value for key, value in os.environ.items() if not key.startswith("PLACET_")}
-        given = {f"PLACET_{key}": value for key, value in (self.settings | own | variables).items()}
+        given = {
+            f"PLACET_{key}": value for key, value in (self.settings | self.own.get(name, {}) | own | variables).items()
+        }
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", *SERVICES[name]],

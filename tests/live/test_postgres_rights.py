@@ -7,10 +7,12 @@ import asyncio
 import asyncpg
 import pytest
 
-from placet.adapters.sql.postgres import PostgresStore
+from placet.adapters.sql import postgres_statements as pg
+from placet.adapters.sql.postgres import _SQL, PostgresStore
 from placet.adapters.sql.postgres_migrating import GATEWAY, OWNED, SERVICES, migrate, role_of, scram
+from placet.adapters.sql.postgres_sessions import SETTINGS
 from placet.columns import KEYS
-from placet.errors import Code, TerminalError
+from placet.errors import Code, RetryableError, TerminalError
 from placet.messages import APPROVAL, OPERATION, RUN
 from placet.rows import READABLE
 from placet.topology import QUEUES
@@ -242,6 +244,25 @@ async def test_a_user_who_hosts_two_services_has_the_rights_of_both(url, prefix)
         await store.close()
     finally:
         await execute(url, f"DROP ROLE {user}")
+
+
+async def test_a_role_that_is_not_there_is_named(url, prefix):
+    with pytest.raises(RetryableError, match=f"{prefix}_nobody") as raised:
+        await PostgresStore.open(url, role=f"{prefix}_nobody")
+    assert raised.value.code is Code.STORE_UNAVAILABLE
+
+
+async def test_a_role_finds_its_rows_as_the_owner_does(url, prefix):
+    """What its rights are checked with does not change the plan."""
+    statement = _SQL(pg.commit, True, "operation", "audit_leaf", "journal", "outbox", "consumed")
+    plans = []
+    for settings in ({}, {"role": role_of("dispatcher", prefix)}):
+        connection = await asyncpg.connect(url, server_settings={**SETTINGS, **settings})
+        await connection.execute(f"PREPARE look AS {statement.sql}")
+        given = ", ".join(["NULL"] * len(statement.names))
+        plans.append(await connection.fetch(f"EXPLAIN (COSTS off) EXECUTE look({given})"))
+        await connection.close()
+    assert plans[0] == plans[1]
 
 
 async def test_doing_it_again_keeps_rights_and_takes_away_what_was_given_besides(url, prefix):

@@ -8,15 +8,18 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
 from examples.release.repository import git, scratch_repository
+from placet.adapters.sql.postgres_migrating import role_of
 from tests.cases import case
 from tests.live.system import SERVICES, System
 
 GOAL = "Cut the release v1.2.0"
 TAG = "v1.2.0"
+PASSWORD = "only-of-the-tests-1f9c2"
 
 
 def prepare(settings: dict[str, str]) -> None:
@@ -49,10 +52,18 @@ async def system(
         "GRACE_MS": "10000",
         "LOG_LEVEL": "debug",
     }
-    await asyncio.to_thread(prepare, settings)
-    system = System(tmp_path, settings, {"RELEASE_REPOSITORY": str(repository)})
+    await asyncio.to_thread(prepare, settings | {"ROLE_PASSWORDS": " ".join(f"{name}={PASSWORD}" for name in SERVICES)})
+    own = {name: {"DATABASE_URL": as_role(postgres_url, role_of(name))} for name in SERVICES}
+    system = System(tmp_path, settings, own, {"RELEASE_REPOSITORY": str(repository)})
     yield system
     await asyncio.to_thread(system.close)
+
+
+def as_role(url: str, role: str) -> str:
+    """The same database, as one of the services' roles."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{role}:{PASSWORD}@{host}"))
 
 
 def tags(repository: Path) -> list[str]:
@@ -180,7 +191,8 @@ async def test_three_executors_share_the_work_and_each_release_happens_once(syst
 
 async def test_dispatcher_resume_and_planner_in_one_host(system: System, repository: Path) -> None:
     def job() -> None:
-        system.start("dispatcher", HOSTS="resume,dispatcher,planner")
+        everything = system.settings["DATABASE_URL"]
+        system.start("dispatcher", HOSTS="resume,dispatcher,planner", DATABASE_URL=everything)
         system.start("tool-executor", "approval", "gateway")
         system.submit("r1", GOAL)
         system.wait_for("r1", "suspended")
@@ -198,7 +210,7 @@ async def test_a_broker_without_the_topology_is_refused_with_what_to_do(system: 
     def job() -> None:
         # As if this version needed a pool of executors that nobody has declared.
         settings = system.settings | {"TOOL_POOLS": "gpu"}
-        other = System(system.folder, settings, system.environment)
+        other = System(system.folder, settings, system.own, system.environment)
         process = other._start("dispatcher", {})
         assert process.process.wait(60) == 78
         line = process.lines()[-1]

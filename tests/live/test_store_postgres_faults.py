@@ -52,7 +52,8 @@ async def behind_proxy(url: str):
     """A store whose way to the server may fail."""
     async with FaultProxy(*endpoint(url)) as proxy:
         parts = urlsplit(url)
-        store = await PostgresStore.open(urlunsplit(parts._replace(netloc=f"postgres@127.0.0.1:{proxy.port}")))
+        login, at, _ = parts.netloc.rpartition("@")
+        store = await PostgresStore.open(urlunsplit(parts._replace(netloc=f"{login}{at}127.0.0.1:{proxy.port}")))
         try:
             yield store, proxy
         finally:
@@ -237,6 +238,16 @@ async def test_a_default_that_answers_before_every_disk_has_it_is_not_followed(p
 # ── replicas that do not answer ────────────────────────────────────────────────────────
 
 
+async def until_commits_wait(url: str) -> None:
+    """The server's processes take up a setting one after the other; the one that matters here says nothing."""
+    waiting = False
+    while not waiting:
+        try:
+            await asyncio.wait_for(execute(url, "CREATE TABLE probe (); DROP TABLE probe"), 0.3)
+        except TimeoutError:
+            waiting = True
+
+
 @pytest.fixture
 async def lonely(own_postgres):
     """A database whose commits wait for a replica that is not there, and what ends that."""
@@ -245,6 +256,7 @@ async def lonely(own_postgres):
         assert await store.commit([step()]) == [COMMITTED]
         await execute(url, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
         await execute(url, "SELECT pg_reload_conf()")
+        await until_commits_wait(url)
 
         async def mend() -> None:
             await execute(url, "ALTER SYSTEM RESET synchronous_standby_names")

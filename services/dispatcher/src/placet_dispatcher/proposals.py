@@ -25,6 +25,8 @@ from placet_dispatcher.draft import WITHHELD, Draft, gate_failure
 from placet_dispatcher.states import Call
 from placet_dispatcher.words import cut, share, told
 
+REFUSAL_CHARS_MAX = 300
+"""So much of why a call was refused is told in the run's events; the model is told all of it."""
 DIRECT_CALL_ID = "direct"
 """The model call id of a task that is one given call."""
 
@@ -240,5 +242,6 @@ def _refused(draft: Draft, call: Call, code: Code, message: str) -> Call:
 
 def _answered(draft: Draft, call: Call, failure: Failure) -> Call:
     """The call got its answer without becoming an operation."""
-    draft.audit("call.refused", call.tool_call_id, tool=call.tool, code=failure.code.value)
+    why = failure.message[:REFUSAL_CHARS_MAX]
+    draft.audit("call.refused", call.tool_call_id, tool=call.tool, code=failure.code.value, why=why)
     return call.model_copy(update={"text": told(failure), "failure": failure, "operation_id": "", **_NOTHING_ASKED})

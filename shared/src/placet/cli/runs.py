@@ -260,11 +260,26 @@ def receipt(ctx: typer.Context, run: RunId, as_json: Json = False) -> int:
         output.line(f"  {operation.operation_id}: {operation.status or 'not started'}, {word}")
         for attempt in operation.attempts:
             output.line(f"  attempt {attempt.n} at {at(attempt.started_at_ms)}: {attempt.ended or 'not reported yet'}")
+            why = _why(attempt.evidence)
+            if why:
+                output.line(f"    because {output.safe(why)}")
         if operation.request_hash:
             output.line(f"  hash {operation.request_hash}")
     audit = view.audit
     output.line(f"audit: {audit.leaves} leaves, {'intact' if audit.intact else 'NOT INTACT'}, last {audit.last or '-'}")
     return exits.OK if audit.intact else exits.REFUSED
+
+
+def _why(evidence: str | None) -> str:
+    """What the tool said went wrong, where the evidence of an attempt holds that."""
+    import json
+
+    try:
+        told = json.loads(evidence or "null")
+    except ValueError:  # words of a person
+        return ""
+    failure = told.get("failure") if isinstance(told, dict) else None
+    return str(failure.get("message") or "") if isinstance(failure, dict) else ""
 
 
 def trace(ctx: typer.Context, run: RunId, as_json: Json = False) -> int:

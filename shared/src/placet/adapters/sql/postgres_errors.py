@@ -21,8 +21,6 @@ from placet.errors import Code, InvariantError, PlacetError, RetryableError, Ter
 
 FAILURES = (OSError, EOFError, PostgresError, InterfaceError, InternalClientError)
 """What the driver raises when the server, or the way to it, fails. OSError includes TimeoutError."""
-_NOT_A_VALUE = (DataError, UnicodeEncodeError, OverflowError)
-"""What the driver says of half a surrogate pair, of an integer of more than 64 bits, of a type that no column has."""
 _ADVICE = {
     "25": "the server takes no writes, as a standby does: connect to the primary",
     "28": "the server does not let the user in: see the user's name and password, or run `placet migrate`, which makes "
@@ -47,10 +45,10 @@ def meaning(error: BaseException, where: str, *, undecided: bool) -> Exception:
     """
     if isinstance(error, PlacetError | Refused | Contended):
         return error
-    if isinstance(error, _NOT_A_VALUE):
-        return Refused("unstorable")
     if isinstance(error, PostgresError) and _is_reported(error):
         return _reported(error, where)
+    if _is_no_value(error):
+        return Refused("unstorable")
     if isinstance(error, FAILURES):
         return _lost(error, where, undecided=undecided)
     raise error
@@ -58,11 +56,17 @@ def meaning(error: BaseException, where: str, *, undecided: bool) -> Exception:
 
 def survives(error: BaseException) -> bool:
     """Whether the connection on which the error came can be used again. After a FATAL error it looks as if it could."""
-    return isinstance(error, _NOT_A_VALUE) or (isinstance(error, PostgresError) and _is_reported(error))
+    return _is_no_value(error) or (isinstance(error, PostgresError) and _is_reported(error))
 
 
 def _is_reported(error: PostgresError) -> bool:
     return getattr(error, "severity_en", None) == "ERROR"
+
+
+def _is_no_value(error: BaseException) -> bool:
+    """Whether the driver could not send a value: half a surrogate pair, more than 64 bits, a type no column has."""
+    unsent = isinstance(error, DataError) and getattr(error, "severity_en", None) is None
+    return unsent or isinstance(error, UnicodeEncodeError | OverflowError)
 
 
 def _reported(error: Any, where: str) -> Exception:

@@ -23,7 +23,7 @@ from sqlalchemy.pool import PoolProxiedConnection
 
 from placet.adapters.sql import schema
 from placet.adapters.sql.postgres_errors import FAILURES, meaning, survives, unknown
-from placet.errors import Code, RetryableError, TerminalError, require
+from placet.errors import Code, ContractError, PlacetError, RetryableError, TerminalError
 
 log = logging.getLogger("placet.postgres")
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 OLDEST = 15
 """PostgreSQL 15: nobody but the owner may create in the schema `public`."""
 CONNECT_S = 5.0
-LOCK_MS, STATEMENT_MS = 5_000, 10_000
+LOCK_MS, STATEMENT_MS = 2_000, 10_000
 """How long the server lets a statement wait for others, and run."""
 ANSWER_S = 15.0
 """How long an answer is waited for; later than the server's own limits. Then the connection is cut, without a request
@@ -59,8 +59,7 @@ SETTINGS = {
 }
 
 
-_connect: Any = asyncpg.connect
-"""The driver is not annotated."""
+_connect: Any = asyncpg.connect  # the driver is not annotated
 
 
 class Access:
@@ -68,7 +67,8 @@ class Access:
 
     def __init__(self, url: str, name: str, role: str | None) -> None:
         scheme, _, rest = url.partition("://")
-        require(scheme in ("postgresql", "postgres", "postgresql+asyncpg"), f"{scheme} is no address of PostgreSQL")
+        if scheme not in ("postgresql", "postgres", "postgresql+asyncpg"):
+            raise ContractError(Code.SETTING_INVALID, "an address of PostgreSQL begins with postgresql://")
         self._dsn = f"postgresql://{rest}"
         self._settings = {**SETTINGS, "application_name": name, **({"role": role} if role else {})}
         parts = urlsplit(self._dsn)
@@ -85,6 +85,8 @@ class Access:
                 await self._check(connection)
         except BaseException as error:
             connection.terminate()
+            if isinstance(error, PlacetError):
+                raise
             raise meaning(error, self.where, undecided=False) from error
         return connection
 

@@ -8,6 +8,7 @@ and a violated constraint undoes only the culprit.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
@@ -42,6 +43,8 @@ from placet.ids import Address
 from placet.instants import Instant
 from placet.rows import AttemptEndRow, AttemptRow, Row
 from placet.runtime.ports import CommitResult, Fate, Unit
+
+log = logging.getLogger("placet.postgres")
 
 TRIES_MAX = 4
 """How often a commit is tried that others are in the way of: a deadlock, or a state made at the same moment."""
@@ -181,31 +184,34 @@ class PostgresWriter:
             done = await session.execute("COMMIT")
         except Exception as error:
             meant = session.meaning(error, undecided=committing)
-            if not session.gone:
-                await self._undo(session)
+            await self._undo(session)
+            if meant is error:
+                raise
             raise meant from error
         session.check_clean()
         if done != "COMMIT":
             raise Contended(f"the transaction came to {done}")
         return results
 
-    async def _undo(self, session: Session) -> None:
-        try:
-            await session.execute("ROLLBACK")
-        except Exception:  # noqa: BLE001  the first error is the one to tell; such a session is not used again
-            session.drop()
+    @staticmethod
+    async def _undo(session: Session) -> None:
+        if not session.gone:
+            try:
+                await session.execute("ROLLBACK")
+            except Exception:  # the first error is the one to tell; this session is not used again
+                log.debug("postgres.rollback_failed", exc_info=True)
 
     async def _lock(self, session: Session, units: Sequence[Unit]) -> tuple[dict[Address, Stored], Instant]:
         """Versions and tenants of all states that the units name, locked in the order that every commit keeps, and
         the clock after that."""
-        wanted = {address: (False, version == 0) for unit in units for address, version in unit.guards.items()}
-        for write in (write for unit in units for write in unit.states):
-            absent = write.expected == 0 or wanted.get(write.address, (False, False))[1]
-            wanted[write.address] = (True, absent)
-        addresses = sorted(address for address in wanted if unstorable(address) is None)
-        await self._fetch(session, pg.lock, "wanted", pg.LOCKS, [(*each, *wanted[each]) for each in addresses])
+        stepped = {write.address: write.expected for unit in units for write in unit.states}
+        named = [*stepped.items(), *(guard for unit in units for guard in unit.guards.items())]
+        absent = {address for address, version in named if version == 0}
+        addresses = sorted(address for address in dict(named) if unstorable(address) is None)
+        locks = [(*address, address in stepped, address in absent) for address in addresses]
+        await self._fetch(session, pg.lock, "wanted", pg.LOCKS, locks)
         found = await self._fetch(session, pg.load, "wanted", pg.WANTED, [(*each, False) for each in addresses])
-        seen: dict[Address, Stored] = dict.fromkeys(wanted, (0, None))
+        seen: dict[Address, Stored] = dict.fromkeys(dict(named), (0, None))
         now_ms = Instant(0)
         for kind, number, version, tenant, *_ in found:
             if kind:
@@ -253,9 +259,8 @@ class PostgresWriter:
             if isinstance(attempt, AttemptEndRow):
                 await self._end(session, attempt)
             else:
-                await self._rows(
-                    session, [values_of(attempt)], st.fact_insert, attempt.table, takes=FIELDS[attempt.table]
-                )
+                table = attempt.table
+                await self._rows(session, [values_of(attempt)], st.fact_insert, table, takes=FIELDS[table])
         await self._rows(session, batch.journal, st.journal_insert, takes=JOURNAL)
         await self._rows(session, batch.outbox, st.outbox_insert, takes=OUTBOX)
         await self._rows(session, batch.letters, pg.letter_insert, takes=LETTER)
