@@ -8,10 +8,13 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import asyncpg
+import pytest
 
 from placet.adapters.sql.postgres import PostgresStore
 from placet.adapters.sql.postgres_migrating import migrate
 from placet.adapters.sql.tables import metadata
+from placet.errors import PlacetError, RetryableError
+from placet.ids import Address
 from tests.contracts.units import ManualClock
 from tests.live import spaces
 
@@ -86,6 +89,11 @@ class ClockedStore:
                 await self._teller.execute("UPDATE test_clock SET at_ms = $1", self._clock.at_ms)
                 self._told = self._clock.at_ms
 
+    async def ask(self, query: str) -> list[Any]:
+        """The rows of a query, beside the store."""
+        rows: list[Any] = await self._teller.fetch(query)
+        return rows
+
     async def close(self) -> None:
         """Both connections."""
         await self.store.close()
@@ -102,3 +110,14 @@ class ClockedStore:
             return await method(*values, **named)
 
         return called
+
+
+async def refused(call) -> PlacetError:
+    """The error that the call ends with."""
+    with pytest.raises(RetryableError) as raised:
+        await call
+    return raised.value
+
+
+async def version_of(store: PostgresStore, at: Address) -> int:
+    return (await store.load([at], [])).versions[at]

@@ -291,3 +291,18 @@ async def test_a_culprit_among_many_is_found_and_the_others_are_committed(stores
     units = [step(run_at(f"run-{n}"), 0 if n != 7 else 1, leaf(1, f"run-{n}")) for n in range(20)]
     results = await stores[1].commit(units)
     assert results == [violated("pk_audit_leaf") if n == 7 else COMMITTED for n in range(20)]
+
+
+# ── what waits for the disk ────────────────────────────────────────────────────────────
+
+
+async def test_a_commit_waits_for_the_disk_and_a_claim_does_not(stores):
+    shown = [
+        await stores[0]._sessions.run(lambda session: session.fetch("SHOW synchronous_commit"), durable=durable)
+        for durable in (True, False, True)
+    ]
+    assert [rows[0][0] for rows in shown] == ["on", "off", "on"]
+    await stores[0].commit([step(outbox=[sent("a"), sent("b")])])
+    assert [row.id for row in await stores[0].claim_due(1, 60_000)] == ["a"]
+    await stores[0].discard(["a"])
+    assert [row.id for row in await stores[1].claim_due(9, 60_000)] == ["b"]

@@ -72,7 +72,7 @@ class PostgresStore(SqlReader):
         access = Access(url, name, role)
         store = cls(access, make_engine(access))
         try:
-            await store.next_due_ms()
+            await store.load([], [])
         except BaseException:
             await store.close()
             raise
@@ -118,20 +118,23 @@ class PostgresStore(SqlReader):
         return await self._sessions.run(lambda session: self._writer.commit(session, ours))
 
     async def claim_due(self, limit: int, lease_ms: int) -> Sequence[OutboxRow]:
-        """As ports.Store. Rows that another relay is claiming at this moment are its own."""
-        found = await self._rows(pg.claim_due, limit=limit, lease_ms=lease_ms)
+        """As ports.Store. Rows that another relay is claiming at this moment are its own.
+
+        A claim that a crash of the server undoes is a row that is published again, so nobody waits for the disk.
+        """
+        found = await self._rows(pg.claim_due, durable=False, limit=limit, lease_ms=lease_ms)
         return [OutboxRow(*row[:-2]) for row in sorted(found, key=lambda row: row[-2:])]
 
     async def next_due_ms(self) -> tuple[Instant, Instant | None]:
         """As ports.Store."""
-        ((now_ms, due_ms, lapse_ms),) = await self._rows(pg.next_due)
+        ((now_ms, due_ms, lapse_ms),) = await self._rows(pg.next_due, durable=False)
         instants = [Instant(found) for found in (due_ms, lapse_ms) if found is not None]
         return Instant(now_ms), min(instants, default=None)
 
     async def discard(self, outbox_ids: Sequence[str]) -> None:
-        """As ports.Store."""
+        """As ports.Store; lost like a claim."""
         if outbox_ids:
-            await self._rows(pg.discard, ids=list(outbox_ids))
+            await self._rows(pg.discard, durable=False, ids=list(outbox_ids))
 
     async def read_journal(self, address: Address) -> Sequence[JournalEntry]:
         """As ports.Store."""
@@ -144,7 +147,9 @@ class PostgresStore(SqlReader):
         found = await self._rows(st.thread_bodies, is_run_id=run_id, is_thread_id=thread_id, upto=upto)
         return [body for (body,) in found]
 
-    async def _rows(self, build: Callable[..., ClauseElement], *variant: Any, **values: Any) -> Sequence[Any]:
+    async def _rows(
+        self, build: Callable[..., ClauseElement], *variant: Any, durable: bool = True, **values: Any
+    ) -> Sequence[Any]:
         """The rows of a hot statement, which writes nothing that anybody is promised."""
         statement = self._sql(build, *variant)
 
@@ -155,7 +160,7 @@ class PostgresStore(SqlReader):
                 raise session.meaning(error, undecided=False) from error
 
         try:
-            return await self._sessions.run(work)
+            return await self._sessions.run(work, durable=durable)
         except Contended as contended:
             told = f"{self._access.where}: others were in the way; nothing was written ({contended})"
             raise RetryableError(Code.STORE_UNAVAILABLE, told) from contended
@@ -200,10 +205,10 @@ class _Wanted:
                 self._keys.setdefault(key.table, []).append(key)
         self.facts = tuple(sorted(self._keys))
 
-    def values(self) -> dict[str, Sequence[Any]]:
+    def values(self) -> dict[str, Any]:
         """The parameters of the load."""
         rows = [(*address, whole) for address, whole in self._states]
-        values = pg.columns("wanted", tuple(pg.WANTED), rows)
+        values: dict[str, Any] = dict(pg.columns("wanted", pg.WANTED, rows))
         for table in self.facts:
             names = pg.asked_by(table)
             values |= pg.columns(table, names, [key[1 : 1 + len(names)] for key in self._keys[table]])

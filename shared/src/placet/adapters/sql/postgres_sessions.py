@@ -149,14 +149,24 @@ def _replace_closed(connection: Any, *_: object) -> None:
 class Session:
     """One connection of the driver, its prepared statements, and the warnings that came with the last one."""
 
-    def __init__(self, held: PoolProxiedConnection, where: str) -> None:
+    def __init__(self, held: PoolProxiedConnection, where: str, durable: bool) -> None:
         driver: Any = held.driver_connection
         self._driver = driver
         self._held = held
         self._prepared: dict[str, Any] = {}
         self.where = where
+        self.durable = durable
         self.warnings: list[str] = []
         self._driver.add_log_listener(self._heard)
+
+    async def begin(self) -> None:
+        """Make the connection what this session is for. Raises PlacetError."""
+        if not self.durable:
+            try:
+                await self.execute("SET synchronous_commit = off")
+            except Exception as error:
+                self.drop()
+                raise self.meaning(error, undecided=False) from error
 
     def _heard(self, _: Any, message: Any) -> None:
         if message.severity_en == "WARNING":
@@ -248,16 +258,17 @@ class Sessions:
         self._engine = engine
         self._where = where
         self._places = asyncio.Semaphore(SESSIONS_MAX)
-        self._idle: list[Session] = []
+        self._idle: dict[bool, list[Session]] = {True: [], False: []}
         self._running: set[asyncio.Task[Any]] = set()
         self._closed: asyncio.Task[None] | None = None
 
-    async def run(self, work: Callable[[Session], Awaitable[T]]) -> T:
+    async def run(self, work: Callable[[Session], Awaitable[T]], *, durable: bool = True) -> T:
         """What `work` comes to on a session of its own; it goes on when the caller is cancelled.
 
-        Raises RetryableError(STORE_UNAVAILABLE) where no session can be had, and what `work` raises.
+        Not `durable`: its commits wait for no disk. Raises RetryableError(STORE_UNAVAILABLE) where no session can be
+        had, and what `work` raises.
         """
-        return await self.outlive(self._run(work))
+        return await self.outlive(self._run(work, durable))
 
     async def outlive(self, work: Coroutine[Any, Any, T]) -> T:
         """What `work` comes to; a caller that is cancelled does not end it, and `close` waits for it."""
@@ -274,35 +285,45 @@ class Sessions:
         if not task.cancelled():
             task.exception()  # told to the caller, if there still is one
 
-    async def _run(self, work: Callable[[Session], Awaitable[T]]) -> T:
+    async def _run(self, work: Callable[[Session], Awaitable[T]], durable: bool) -> T:
         async with self._places:
-            session = await self._take()
+            session = await self._take(durable)
             try:
                 return await work(session)
             finally:
                 self._give_back(session)
 
-    async def _take(self) -> Session:
-        while self._idle:
-            session = self._idle.pop()
+    async def _take(self, durable: bool) -> Session:
+        idle = self._idle[durable]
+        while idle:
+            session = idle.pop()
             if session.usable:
                 return session
             session.drop()
         try:
-            return Session(await self._engine.raw_connection(), self._where)
+            session = Session(await self._engine.raw_connection(), self._where, durable)
         except PoolTimeoutError as error:
             told = f"{self._where}: all connections are in use; nothing was written"
             raise RetryableError(Code.STORE_UNAVAILABLE, told) from error
+        await session.begin()
+        return session
 
     def _give_back(self, session: Session) -> None:
         if session.usable:
-            self._idle.append(session)
+            self._idle[session.durable].append(session)
             return
         if session.gone:
             # The idle ones were made to the same server: they would fail one after the other.
-            while self._idle:
-                self._idle.pop().drop()
+            for idle in self._all_idle():
+                idle.drop()
         session.drop()
+
+    def _all_idle(self) -> list[Session]:
+        """Every idle session, which is one no more."""
+        sessions = [session for idle in self._idle.values() for session in idle]
+        for idle in self._idle.values():
+            idle.clear()
+        return sessions
 
     async def close(self) -> None:
         """Wait for what runs, then close every connection. Closing twice is harmless."""
@@ -313,6 +334,6 @@ class Sessions:
     async def _close(self) -> None:
         if self._running:
             await asyncio.wait(self._running)
-        while self._idle:
-            await self._idle.pop().close()
+        for idle in self._all_idle():
+            await idle.close()
         await self._engine.dispose()
