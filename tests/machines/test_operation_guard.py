@@ -21,6 +21,7 @@ from tests.machines.bench import (
     TENANT,
     invoked,
     recorded,
+    timers,
 )
 from tests.machines.builders_operation import (
     NOT_DONE,
@@ -212,3 +213,16 @@ def test_nothing_starts_for_a_run_that_has_ended(status: str) -> None:
     cancelled = bench.give(bench.execute())
     assert invoked(cancelled) == recorded(cancelled) == []
     assert done(cancelled).status == "cancelled"
+
+
+def test_a_retry_that_meets_a_waiting_run_comes_again_instead_of_being_forgotten() -> None:
+    bench = OperationBench().started()
+    bench.give(bench.returned(NOT_DONE))
+    bench.later(1_000)
+    bench.run_is("suspended")
+    held = bench.give(bench.retry())
+    [(message, due_ms)] = timers(held)
+    assert (message, due_ms > bench.now_ms, invoked(held)) == (bench.retry(), True, [])
+    bench.now_ms = Instant(due_ms)
+    bench.run_is("running")
+    assert len(invoked(bench.give(message), RunTool)) == 1

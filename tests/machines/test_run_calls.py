@@ -12,7 +12,7 @@ from placet.calls import EffectClass
 from placet.errors import Certainty, Code, Failure
 from placet.gates import Boundary, Judgement
 from placet.requests import verify_request
-from placet.rows import OperationRow
+from placet.rows import AuditLeafRow, OperationRow
 from placet.strict_json import parse
 from tests.builders import (
     FakeApplication,
@@ -290,6 +290,16 @@ def test_a_gate_that_cannot_judge_lets_nothing_through_and_the_run_goes_on() -> 
     assert the_result(play).text.startswith("GATE_FAILED")
     assert (play.requests(), play.executed()) == ([], [])
     assert play.say("task-1").status == "succeeded"
+
+
+def test_why_a_call_was_refused_stands_in_the_runs_events_cut_and_as_text() -> None:
+    judgement = broken().model_copy(update={"reason": "\ud800" + "x" * 1_000})
+    play = playing(judged(judgement)).call("task-1", a_call())
+    leaves = [row for row in play.rows.values() if isinstance(row, AuditLeafRow) and row.kind == "call.refused"]
+    why = json.loads(leaves[0].detail_text)["why"]
+    assert len(why) == 300
+    assert "?x" in why
+    assert "\ud800" not in why
 
 
 def test_a_consequential_call_without_a_gate_waits_for_a_person() -> None:

@@ -242,6 +242,7 @@ def _refused(draft: Draft, call: Call, code: Code, message: str) -> Call:
 
 def _answered(draft: Draft, call: Call, failure: Failure) -> Call:
     """The call got its answer without becoming an operation."""
-    why = failure.message[:REFUSAL_CHARS_MAX]
+    # An author's exception may hold anything; what is not text must not cost the run its event.
+    why = failure.message[:REFUSAL_CHARS_MAX].encode(errors="replace").decode()
     draft.audit("call.refused", call.tool_call_id, tool=call.tool, code=failure.code.value, why=why)
     return call.model_copy(update={"text": told(failure), "failure": failure, "operation_id": "", **_NOTHING_ASKED})

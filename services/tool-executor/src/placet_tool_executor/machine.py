@@ -39,7 +39,7 @@ from placet_tool_executor.late import happened_before
 from placet_tool_executor.state import OperationState
 from placet_tool_executor.steps import attempt_ended, cancelled, executed, finish, question_closed, start, stopped
 
-HELD_MS = 10_000
+UNRELEASED_MS = 10_000
 """When to look again whether the run has released what it holds."""
 
 
@@ -169,7 +169,7 @@ def _retry(state: OperationState, message: RetryOperation, facts: Facts, now_ms:
     verdict = judge_start(message, facts, now_ms)
     match verdict:
         case Hold(for_now=True):
-            return not_yet(state, message, later(now_ms, HELD_MS))
+            return not_yet(state, message, later(now_ms, UNRELEASED_MS))
         case Hold():
             return absorb(verdict.reason)
         case Permit() if state.contradicted is not None:
