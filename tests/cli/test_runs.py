@@ -214,6 +214,31 @@ def test_the_receipt_and_the_trace_account_for_everything(world: World, placet: 
     assert len(entries) == len(trace.splitlines())
 
 
+@pytest.mark.parametrize(
+    ("evidence", "told"),
+    [
+        (
+            '{"certainty":"unknown","failure":{"message":"ValueError: bank is \\u202e down"}}',
+            "because ValueError: bank is",
+        ),
+        ('{"certainty":"executed","failure":null}', None),
+        ("settled by reviewer", None),
+        (None, None),
+    ],
+)
+def test_the_receipt_says_why_an_attempt_failed_where_the_tool_has_said_so(
+    world: World, placet: Placet, evidence: str | None, told: str | None
+) -> None:
+    filled(world)
+    for attempt in world.tables["operation_attempt"]:
+        attempt |= {"ended": "failed", "evidence_text": evidence}
+    receipt = placet("run", "receipt", "r1")
+    assert receipt.code == 0
+    assert ("because" in receipt.out) is (told is not None)
+    assert (told or "") in receipt.out
+    assert "\u202e" not in receipt.out
+
+
 def test_a_broken_audit_chain_is_a_failure(world: World, placet: Placet) -> None:
     filled(world)
     world.tables["audit_leaf"][0]["kind"] = "changed"
