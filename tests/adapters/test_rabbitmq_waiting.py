@@ -21,6 +21,7 @@ from placet.adapters.rabbitmq.wire import (
     read_return_address,
 )
 from placet.errors import Code, ContractError
+from placet.runtime.parcels import outbox_row
 from placet.runtime.ports import Delivery
 from placet.topology import Source
 from tests.contracts.queue_contract import an_envelope, ids
@@ -129,6 +130,23 @@ async def test_what_is_done_behind_something_that_is_not_is_acknowledged_alone_a
         ("ack", 4, True),
     ]
     assert not channel.lane.outstanding
+
+
+async def test_a_message_deletes_the_row_that_holds_its_very_bytes_and_no_other(waiting, channel):
+    """Whoever forges a message under a known id takes nothing from anybody."""
+    real = an_envelope(1)
+    forged = real.model_copy(update={"cause": "made up"})
+    waiting.add(channel.held([real.encode(), forged.encode()]))
+    first, second = waiting.batch(2, 0)
+    assert first.envelope.id == second.envelope.id
+    assert first.outbox_id == outbox_row(real).id
+    assert second.outbox_id != first.outbox_id
+
+
+async def test_what_somebody_asks_is_in_no_outbox(waiting, channel):
+    waiting.add(channel.held([an_envelope(1).model_copy(update={"reply_to": "t-1"}).encode()]))
+    (asked,) = waiting.batch(1, 0)
+    assert asked.outbox_id is None
 
 
 async def test_of_a_channel_that_is_gone_nothing_is_owed(waiting, channel):

@@ -131,7 +131,10 @@ class Agreement(RuleBasedStateMachine):
             before_ms=draw(mostly([None], self.clock.at_ms, self.clock.at_ms + 1)),
             rows=facts,
             journal=[entry(at.address, at.version + draw(off)) for at in states],
-            outbox=[sent(name, draw(instants), type=draw(kinds)) for name in draw(some.lists(names, max_size=1))],
+            outbox=[
+                replace(sent(name, draw(instants), type=draw(kinds)), claim_ms=draw(some.sampled_from([0, 15])))
+                for name in draw(some.lists(names, max_size=1))
+            ],
             dead_letters=[letter(name, reason=draw(texts)) for name in draw(some.lists(names, max_size=1))],
             consumed=draw(some.lists(names, max_size=2)),
         )
@@ -145,6 +148,10 @@ class Agreement(RuleBasedStateMachine):
     @rule(limit=some.integers(1, 3), lease_ms=some.integers(1, 20))
     def claim(self, limit: int, lease_ms: int) -> None:
         self.both(lambda store: store.claim_due(limit, lease_ms))
+
+    @rule(ids=some.lists(names, max_size=2), longest_ms=some.integers(1, 20))
+    def defer(self, ids: list[str], longest_ms: int) -> None:
+        self.both(lambda store: store.defer(ids, longest_ms))
 
     @rule(ids=some.lists(names, max_size=2))
     def discard(self, ids: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from placet.runtime.ports import Unit
 from tests.builders import RUN_ID, T0, TENANT
@@ -50,7 +51,30 @@ class OutboxContract(OnStore):
         assert await store.next_due_ms() == (T0, None)
         assert await store.claim_due(9, 1) == []
 
-    async def test_what_is_confirmed_is_discarded(self, store):
+    async def test_whoever_commits_a_row_may_claim_it_at_once(self, store, clock):
+        row = replace(sent("a"), claim_ms=300)
+        await store.commit([step(outbox=[row, sent("b")])])
+        assert [row.id for row in await store.claim_due(9, 1_000)] == ["b"]
+        assert await store.next_due_ms() == (T0, T0 + 300)
+        clock.at_ms += 300
+        assert await store.claim_due(9, 300) == [sent("a")]
+
+    async def test_what_is_deferred_waits_as_long_again_as_it_has_been_due_and_no_longer_than_is_said(
+        self, store, clock
+    ):
+        await store.commit([step(outbox=[sent("a"), sent("b")])])
+        clock.at_ms += 200
+        assert len(await store.claim_due(9, 100)) == 2
+        await store.defer(["a", "unknown"], 1_000)
+        await store.defer(["b"], 50)
+        await store.defer([], 50)
+        clock.at_ms += 100
+        assert [row.id for row in await store.claim_due(9, 1_000)] == ["b"]
+        assert await store.next_due_ms() == (T0 + 300, T0 + 400)
+        clock.at_ms += 100
+        assert [row.id for row in await store.claim_due(9, 1)] == ["a"]
+
+    async def test_what_has_no_receiver_is_discarded(self, store):
         await store.commit([step(outbox=[sent("a"), sent("b")])])
         await store.discard(["a", "unknown"])
         await store.discard([])

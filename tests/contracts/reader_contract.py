@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from placet import limits
 from placet.errors import Code, ContractError, TerminalError
 from placet.runtime.ports import Unit
 from tests.builders import RUN_ID, T0, TENANT
@@ -242,12 +243,39 @@ class ReaderContract(OnStore):
             "code": "MESSAGE_UNEXPECTED",
             "reason": "no such run",
             "at_ms": T0,
+            "queue": None,
+            "about": None,
+            "bytes": len(envelope()),
             "body": envelope().decode(),
         }
         assert [row["id"] for row in await store.dead_letters(TENANT, run_id=RUN_ID, limit=1)] == ["dead_3"]
         assert [row["id"] for row in await store.dead_letters(OTHER, run_id=None, limit=9)] == ["dead_4"]
-        assert await store.dead_letter(TENANT, "dead_1") == everything[2]
+        assert await store.dead_letter(TENANT, "dead_1") == {**everything[2], "body_base64": None}
         assert [await store.dead_letter(TENANT, other) for other in ("dead_4", "dead_5", "dead_9")] == [None] * 3
+
+    async def test_what_nobody_can_be_believed_for_is_shown_to_the_operators_alone(self, store):
+        about = {"content_type": "text/plain", "headers": {"x": "\x00"}}
+        ours = letter("dead_1", tenant="", queue="placet.ingress.submissions", about_text=json.dumps(about))
+        await store.commit([Unit(dead_letters=[ours, letter("dead_2", body=b"\xff\x00", at_ms=T0 + 1)])])
+        assert await store.dead_letters(TENANT, run_id=None, limit=9) == []
+        assert await store.dead_letter(TENANT, "dead_1") is None, "whatever its message says"
+        binary, claimed = await store.dead_letters("", run_id=None, limit=9)
+        assert (claimed["id"], claimed["queue"], claimed["about"]) == ("dead_1", "placet.ingress.submissions", about)
+        assert (binary["id"], binary["body"], binary["bytes"]) == ("dead_2", "\\xff\x00", 2)
+        assert (await store.dead_letter("", "dead_2"))["body_base64"] == "/wA="
+
+    async def test_a_list_shows_the_beginning_of_a_long_dead_letter_and_its_length(self, store):
+        await store.commit([Unit(dead_letters=[letter(body=b"x" * 10_000, tenant=TENANT)])])
+        (shown,) = await store.dead_letters(TENANT, run_id=None, limit=9)
+        assert (shown["body"], shown["bytes"]) == ("x" * limits.LISTED_BYTES_MAX, 10_000)
+        assert (await store.dead_letter(TENANT, "dead_1"))["body"] == "x" * 10_000
+
+    async def test_the_dead_letters_of_a_queue_are_counted_no_further_than_is_asked(self, store):
+        letters = [letter(f"dead_{n}", queue="placet.resume" if n else "placet.planner") for n in range(4)]
+        await store.commit([Unit(dead_letters=[*letters, letter("dead_9")])])
+        assert [await store.count_dead_letters("placet.resume", upto) for upto in (1, 3, 9)] == [1, 3, 3]
+        assert await store.count_dead_letters("placet.planner", 9) == 1
+        assert await store.count_dead_letters("placet.approval", 9) == 0
 
     async def test_everything_people_are_shown_is_plain_json(self, store, clock):
         await self.ask(store, clock, 7)

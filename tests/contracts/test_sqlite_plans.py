@@ -62,6 +62,7 @@ def plan(database, build, *variant) -> list[str]:
         (st.read_request, (), "ix_approval_request_id (request_id=?)"),
         (st.place_of_request, (), "ix_approval_request_id (request_id=?)"),
         (st.list_dead_letters, (False,), "ix_dead_letter_tenant (tenant=?)"),
+        (st.read_dead_letter, (), "sqlite_autoindex_dead_letter_1 (id=?)"),
         *[(st.fact_load, (table,), f"sqlite_autoindex_{table}_1 (") for table in READ if table != "decision_attempt"],
         (st.fact_load, ("decision_attempt",), "ix_decision_attempt_decision ("),
     ],

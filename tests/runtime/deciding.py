@@ -17,6 +17,7 @@ from placet.runtime.engine import Engine
 from placet.runtime.ports import Arbiter, Delivery, Mark
 from placet.runtime.worker import Worker
 from placet.values import Principal, PrincipalKind
+from placet.voices import OwnDoor
 from placet_approval.machine import ApprovalMachine
 from tests.builders import T0, TENANT
 from tests.machines.builders_approval import CALL, a_request
@@ -41,7 +42,7 @@ class Questions:
 
     def engine(self) -> Engine:
         """As one process has it."""
-        return Engine({APPROVAL: ApprovalMachine()}, NoApplication(), self.store)
+        return Engine({APPROVAL: ApprovalMachine(OwnDoor())}, NoApplication(), self.store)
 
     async def open(self, n: int = 0, **changes: Any) -> ApprovalRequest:
         """One more question."""

@@ -51,6 +51,25 @@ async def test_a_relay_that_works_again_says_so_at_once_and_not_when_the_next_ro
     await loops.stop()
 
 
+async def test_a_relay_looks_earlier_for_a_timer_that_is_due_earlier_and_not_for_one_that_is_due_later() -> None:
+    relay: Any = Fails(0, rests_ms=60_000)
+    worker: Any = Fails(0)
+    loops = Loops(worker, relay)
+    loops.start()
+    await until(loops, ready=True)
+    await asyncio.sleep(0)
+    turns = relay.turns
+    loops.settled(Settlement(timer_ms=70_000, outbox_rows=1))
+    loops.settled(Settlement(outbox_rows=1))
+    await asyncio.sleep(0.01)
+    assert relay.turns == turns
+    loops.settled(Settlement(timer_ms=0, outbox_rows=1))
+    async with asyncio.timeout(5):
+        while relay.turns == turns:  # noqa: ASYNC110  no event tells what is asked for here
+            await asyncio.sleep(0.001)
+    await loops.stop()
+
+
 async def test_an_error_that_no_waiting_mends_ends_the_loop_and_is_told() -> None:
     class Wrong:
         async def turn(self) -> int:

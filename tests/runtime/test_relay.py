@@ -1,8 +1,9 @@
-"""Proves that the relay publishes what is due, discards only what is confirmed, and knows how long it may rest."""
+"""Proves that the relay publishes what is due until its receiver has it, and knows how long it may rest."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 
@@ -15,6 +16,7 @@ from placet.runtime import relay as relay_module
 from placet.runtime.ports import CommitResult, Fate, OutboxRow, Unit
 from placet.runtime.relay import CLAIM_MS, IDLE_MS, Relay
 from placet.topology import EVENTS
+from tests.cases import case
 from tests.runtime.test_engine import SetClock
 from tests.runtime.toy import cancel
 
@@ -42,24 +44,64 @@ async def a_store(*rows: OutboxRow) -> tuple[MemoryStore, SetClock]:
     return store, clock
 
 
-async def test_what_is_due_is_published_and_discarded_once_it_is_confirmed() -> None:
+async def test_what_is_due_is_published_and_the_relay_rests_until_the_next_row_is() -> None:
     store, _ = await a_store(row("now"), row("later", 5_000))
     outlet = RecordingOutlet()
     assert await Relay(store, outlet).turn() == 4_000
     assert outlet.published == ["now"]
-    assert await store.next_due_ms() == (1_000, 5_000)
 
 
-async def test_what_is_not_confirmed_is_published_again_after_its_claim_has_lapsed() -> None:
+@case("C13")
+@pytest.mark.parametrize("confirms", [True, False])
+async def test_a_row_is_published_again_when_its_claim_has_lapsed_and_no_receiver_has_deleted_it(
+    confirms: bool,
+) -> None:
+    """A broker may confirm and then lose everything: its word deletes nothing."""
     store, clock = await a_store(row("now"))
-    outlet = RecordingOutlet(confirms=False)
+    outlet = RecordingOutlet(confirms=confirms)
     relay = Relay(store, outlet)
-    assert await relay.turn() == CLAIM_MS
+    await relay.turn()
     await relay.turn()
     assert outlet.published == ["now"]
     clock.at_ms += CLAIM_MS
     await relay.turn()
     assert outlet.published == ["now", "now"]
+    await store.commit([Unit(consumed=["now"])])
+    clock.at_ms += 3 * CLAIM_MS
+    await relay.turn()
+    assert outlet.published == ["now", "now"]
+
+
+async def test_a_row_that_is_confirmed_and_only_waits_is_published_ever_more_rarely() -> None:
+    store, clock = await a_store(row("now"))
+    outlet = RecordingOutlet()
+    relay = Relay(store, outlet)
+    published: list[int] = []
+    for _ in range(900):
+        before = len(outlet.published)
+        await relay.turn()
+        published += [clock.at_ms // 1_000] * (len(outlet.published) - before)
+        clock.at_ms += 1_000
+    gaps = [after - before for before, after in pairwise(published)]
+    assert gaps == [20, 20, 40, 80, 160, 300]
+
+
+async def test_a_row_that_the_broker_did_not_take_is_tried_again_at_the_same_pace() -> None:
+    store, clock = await a_store(row("now"))
+    outlet = RecordingOutlet(confirms=False)
+    relay = Relay(store, outlet)
+    for _ in range(10):
+        await relay.turn()
+        clock.at_ms += CLAIM_MS
+    assert len(outlet.published) == 10
+
+
+async def test_an_event_for_the_outside_has_no_receiver_and_is_gone_once_it_is_confirmed() -> None:
+    store, clock = await a_store(OutboxRow("e", EVENTS, "run-1", "run.started", 0, b"{}"))
+    await Relay(store, RecordingOutlet(confirms=False)).turn()
+    clock.at_ms += CLAIM_MS
+    await Relay(store, RecordingOutlet()).turn()
+    assert await store.next_due_ms() == (clock.at_ms, None)
 
 
 async def test_two_relays_do_not_publish_one_row_twice() -> None:
@@ -147,7 +189,7 @@ async def test_a_row_that_cannot_be_parked_stays_and_holds_up_nobody() -> None:
     store, queue = Unparking(clock), MemoryQueue()
     await store.commit([Unit(outbox=[POISON, readable("run-1")])])
     relay = Relay(store, queue)
-    assert await relay.turn() == CLAIM_MS  # it rests until the claim has lapsed
+    assert await relay.turn() == IDLE_MS
     assert [delivery.outbox_id for delivery in await queue.take(10)] == ["c-run-1"]
     store.refuses = False
     clock.at_ms += CLAIM_MS

@@ -13,7 +13,7 @@ from placet.errors import Code, RetryableError
 from placet.instants import Instant
 from placet.messages import APPROVAL, RUN, THREAD, DecideApproval, Envelope
 from placet.runtime.engine import Engine
-from placet.runtime.ports import CommitResult, Delivery, Mark, Unit
+from placet.runtime.ports import CommitResult, Delivery, Mark, OutboxRow, Unit
 from placet.runtime.worker import Worker
 from placet.values import Principal, PrincipalKind
 from tests.runtime.toy import TOYS, NoApplication, submit
@@ -82,6 +82,17 @@ class RecordingPorts:
         self.record.events.append(f"finish {','.join(f'{key} {mark}' for key, mark in marks.items())}")
 
 
+class RecordingOutlet:
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.rows: list[OutboxRow] = []
+
+    async def publish(self, rows: Sequence[OutboxRow]) -> Sequence[str]:
+        self.record.events.append(f"publish {len(rows)}")
+        self.rows += rows
+        return ()
+
+
 def worker(ports: RecordingPorts, store: RecordingStore, *, referee: bool = False) -> Worker:
     engine = Engine({RUN: TOYS[RUN], THREAD: TOYS[THREAD], APPROVAL: TOYS[THREAD]}, NoApplication(), store)
     return Worker(engine, ports, ports, ports, arbiter=ports if referee else None)
@@ -105,6 +116,16 @@ async def test_the_commit_comes_before_the_acknowledgement_and_that_before_answe
     ports = RecordingPorts(record, submit("one"), submit("two"))
     assert await worker(ports, RecordingStore(record)).turn()
     assert record.events == ["commit", "settle 2 done 0 back", "reply r-one", "reply r-two", "start 2"]
+
+
+async def test_what_is_due_at_once_is_published_after_the_commit_and_what_is_a_timer_is_not() -> None:
+    record = Record()
+    ports, store, outlet = RecordingPorts(record, submit("one")), RecordingStore(record), RecordingOutlet(record)
+    engine = Engine({RUN: TOYS[RUN]}, NoApplication(), store, claim_ms=500)
+    await Worker(engine, ports, ports, ports, outlet=outlet).turn()
+    assert record.events == ["commit", "publish 1", "settle 1 done 0 back", "reply r-one", "start 1"]
+    assert [row.claim_ms for row in outlet.rows] == [500]
+    assert await store.claim_due(9, 1) == []
 
 
 async def test_the_time_in_which_a_call_may_begin_is_counted_from_before_the_commit() -> None:

@@ -1,8 +1,8 @@
 """Decides how messages travel between processes: queues that repeat, reorder, delay and redeliver.
 
-Two ways, chosen by the seed. `confirming`, as a broker with publisher confirms: what is confirmed survives every crash
-until it is acknowledged, and the relay deletes the row. `receiver deletes`, as in one process: the queue is memory and
-may lose anything, the row stays until the commit that applies the message.
+Two ways, chosen by the seed. `confirming`, as a broker with publisher confirms: what is confirmed survives crashes of
+processes until it is acknowledged, unless the broker itself is wiped. Otherwise, as in one process, the queue is memory
+and may lose anything. Both ways the row stays until the commit that applies the message.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Broker:
         self._decoded: dict[str, Envelope] = {}
         self.queues: dict[str, list[Parcel]] = {name: [] for name in QUEUES}
         self.on_the_way = 0
+        self._wipes = 0
         self._dead: set[str] = set()
         self._past: dict[str, Envelope] = {}
         """Every message that ever travelled, by its id."""
@@ -65,18 +66,24 @@ class Broker:
         self._travel(queue_of(envelope.message), Parcel(envelope, None, process))
 
     def publish(self, row: OutboxRow) -> bool:
-        """One outbox row. True: the broker has confirmed it, and never loses it again."""
+        """One outbox row. True: the broker has confirmed it."""
         envelope = self._decoded.get(row.id)
         if envelope is None:
             envelope = self._decoded[row.id] = decode_envelope(row.body)
-        if not self.confirming:
-            if not self._faults.hits("lost"):
-                self._travel(row.destination, Parcel(envelope, row.id))
-            return False
+        if self.confirming and self._faults.hits("wiped"):
+            self._wipe()
         if self._faults.hits("lost"):
             return False
-        self._travel(row.destination, Parcel(envelope, None))
-        return not self._faults.hits("unconfirmed")
+        self._travel(row.destination, Parcel(envelope, row.id))
+        return self.confirming and not self._faults.hits("unconfirmed")
+
+    def _wipe(self) -> None:
+        """The broker loses everything, also what it has confirmed. What a process tells itself is not its."""
+        waiting_count = sum(map(len, self.queues.values()))
+        self._history.note("wiped", f"{waiting_count} messages and {self.on_the_way} on their way")
+        self._wipes += 1
+        for waiting in self.queues.values():
+            waiting[:] = [parcel for parcel in waiting if parcel.owned_by is not None]
 
     def echo(self, random: Random) -> None:
         """Every message that ever travelled comes once more, in any order, as from a broker that was restored."""
@@ -96,10 +103,12 @@ class Broker:
     def later(self, queue: str, parcel: Parcel, delay_ms: int) -> None:
         """Arrives after a while."""
         self.on_the_way += 1
+        wipes = self._wipes
 
         def arrive() -> None:
             self.on_the_way -= 1
-            self._arrive(queue, parcel)
+            if wipes == self._wipes or parcel.owned_by is not None:
+                self._arrive(queue, parcel)
 
         self._scheduler.at(self._scheduler.now_ms + delay_ms, arrive)
 

@@ -28,6 +28,7 @@ FAULTS: Mapping[str, str] = {
     "clock_steps_back": "the store's clock goes back",
     # Messages.
     "lost": "a message whose row is still in the outbox, or whose sender repeats it, disappears",
+    "wiped": "the broker forgets every message, also those that it has confirmed",
     "unconfirmed": "the broker took a message, but its confirmation is lost",
     "repeated": "a message is delivered twice",
     "reordered": "waiting messages are taken in another order",

@@ -139,6 +139,12 @@ class SimStore:
         """As ports.Store."""
         return at_once(self._inner.next_due_ms())
 
+    async def defer(self, outbox_ids: Sequence[str], longest_ms: int) -> None:
+        """As ports.Store."""
+        await self._reach("discard_fails")
+        at_once(self._inner.defer(outbox_ids, longest_ms))
+        await self._scheduler.pause()
+
     async def discard(self, outbox_ids: Sequence[str]) -> None:
         """As ports.Store."""
         await self._reach("discard_fails")

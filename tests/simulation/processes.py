@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from placet.errors import RetryableError
 from placet.ids import fraction_of
 from placet.runtime.engine import Engine, Settlement
-from placet.runtime.relay import Relay
+from placet.runtime.relay import CLAIM_MS, Relay
 from placet.runtime.worker import Worker
 from placet.topology import APPROVALS, DISPATCHER, PLANNER, QUEUES, RESUME, TOOL_EXECUTOR
 from tests.simulation.broker import SimInbox, SimOutlet
@@ -103,14 +103,15 @@ class Process:
 
         def settled(settlement: Settlement) -> None:
             world.settled(settlement)
-            if settlement.outbox_rows:
+            if settlement.timer_ms is not None:
                 scheduler.set(rows_added)
 
-        engine = Engine(machines, world.application(), store, hand_over=self._layout.hand_over)
+        engine = Engine(machines, world.application(), store, hand_over=self._layout.hand_over, claim_ms=CLAIM_MS)
         replies = SimReplies(world.clients.deliver, scheduler, world.faults)
         arbiter = world.arbiter if APPROVALS in self._queues else None
-        worker = Worker(engine, inbox, self.invoker, replies, arbiter=arbiter, on_settled=settled)
-        relay = Relay(store, SimOutlet(world.broker, scheduler.pause, world.checker.published))
+        outlet = SimOutlet(world.broker, scheduler.pause, world.checker.published)
+        worker = Worker(engine, inbox, self.invoker, replies, arbiter=arbiter, outlet=outlet, on_settled=settled)
+        relay = Relay(store, outlet)
         self._loops = (
             scheduler.spawn(f"worker {group.name}", self._work(worker), group),
             scheduler.spawn(f"relay {group.name}", self._publish(relay, rows_added), group),

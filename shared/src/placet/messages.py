@@ -6,17 +6,18 @@ hints, and receivers re-read facts before they believe anything that matters (DE
 
 from __future__ import annotations
 
+import hashlib
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from placet import strict_json
+from placet import limits, strict_json
 from placet.calls import ChatMessage, ModelReply, ToolCall, ToolOutcome
 from placet.errors import Code, ContractError, Failure
 from placet.ids import Address
 from placet.plans import PlannedTask
 from placet.requests import ApprovalRequest
-from placet.values import Name, Principal, RunId, Text, Usage, Value
+from placet.values import Name, PoolName, Principal, RunId, Text, Usage, Value
 
 RUN, THREAD, OPERATION, APPROVAL = "run", "thread", "operation", "approval"
 PLAN_THREAD, ANSWER_THREAD = "plan", "answer"
@@ -55,9 +56,10 @@ class ThreadMessageBase(Message):
 
 
 class OperationMessage(Message):
-    """For a side effect: tool-executor."""
+    """For a side effect: tool-executor. `pool` says which; a hint: where a call begins is read from its tool."""
 
     operation_id: str
+    pool: PoolName = ""
 
     def to(self) -> Address:
         return Address(self.run_id, OPERATION, self.operation_id)
@@ -165,6 +167,8 @@ class ApprovalDecided(Message):
     outcome: OutcomeWord
     asker_machine: str
     asker_key: str
+    asker_pool: PoolName = ""
+    """Where an operation in doubt is looked after."""
 
     def to(self) -> Address:
         return Address(self.run_id, self.asker_machine, self.asker_key)
@@ -298,6 +302,8 @@ class RequestApproval(ApprovalMessage):
 
     type: Literal["approval.request"] = "approval.request"
     request: ApprovalRequest
+    asker_pool: PoolName = ""
+    """Whom the answer is for among tool executors."""
 
 
 class DecideApproval(ApprovalMessage):
@@ -314,6 +320,8 @@ class DecideApproval(ApprovalMessage):
     reason: Text | None = None
     shown_digest: str | None = None
     """Digest of what the renderer put on the reviewer's screen."""
+    signed: Annotated[str, Field(max_length=limits.SIGNED_BYTES_MAX)] | None = None
+    """The signed envelope, verbatim: every field above counts only as far as it says the same."""
 
 
 class RevokeApproval(ApprovalMessage):
@@ -387,6 +395,8 @@ class Envelope(Value):
     id: Name
     cause: str | None = None
     reply_to: str | None = None
+    again: str | None = None
+    """Tells copies apart that wait for one state which cannot be read: each is a row of its own."""
     message: AnyMessage
 
     def encode(self) -> bytes:
@@ -395,6 +405,14 @@ class Envelope(Value):
 
 
 _ENVELOPE = TypeAdapter(Envelope)
+
+
+def row_id(envelope_id: str, body: bytes) -> str:
+    """The id of the outbox row that sends exactly these bytes.
+
+    Its receiver deletes it: another message under a known id, forged on the broker, deletes nothing.
+    """
+    return f"{envelope_id}.{hashlib.sha256(body).hexdigest()[:16]}"
 
 
 def decode_envelope(data: bytes) -> Envelope:

@@ -13,11 +13,11 @@ from placet.machine import absorb, move
 from placet.messages import OperationLeaseEnded, RequestApproval
 from placet.retries import RetryDecision
 from placet.runtime import fold as folding
+from placet.runtime import relay as relaying
 from placet.runtime.engine import Engine
 from placet.runtime.fold import Fold
 from placet.runtime.ports import CommitResult, Fate
 from placet.runtime.relay import CLAIM_MS, RELAY_MAX, Relay
-from placet.runtime.worker import Worker
 from placet_dispatcher import decisions as releasing
 from placet_dispatcher import draft as drafting
 from placet_dispatcher import machine as run
@@ -71,8 +71,23 @@ mutant(
 )
 
 
-def _keeping(original: Any, self: Any, machines: Any, application: Any, deliveries: Any) -> None:
-    original(self, machines, application, [with_fields(delivery, outbox_id=None) for delivery in deliveries])
+async def _discarding_confirmed(store: Any, rows: Any, confirmed: Any) -> None:
+    """relay.told_confirmed, but the broker's word is enough."""
+    await store.discard(confirmed)
+
+
+mutant(
+    "a row is deleted when the broker has confirmed it",
+    "I29",
+    lambda: [replace(relaying, "told_confirmed", _discarding_confirmed)],
+    PLAIN,
+    "wiped lost delayed",
+)
+
+
+def _keeping(original: Any, self: Any, machines: Any, application: Any, deliveries: Any, **rest: Any) -> None:
+    kept = [with_fields(delivery, outbox_id=None) for delivery in deliveries]
+    original(self, machines, application, kept, **rest)
 
 
 mutant(
@@ -266,35 +281,15 @@ mutant(
 )
 
 
-async def _acknowledging_first(original: Any, worker: Any) -> Any:
-    inbox = worker._inbox
-    taken = await inbox.take(64)
-    await inbox.settle(taken, [])
-    worker._inbox = _Taken(inbox, taken)
-    try:
-        return await original(worker)
-    finally:
-        worker._inbox = inbox
-
-
-class _Taken:
-    """An inbox whose deliveries are acknowledged already."""
-
-    def __init__(self, inbox: Any, taken: Any) -> None:
-        self._inbox = inbox
-        self._given = taken
-
-    async def take(self, batch_max: int) -> Any:
-        return self._given
-
-    async def settle(self, done: Any, back: Any) -> None:
-        """Nothing is left to settle."""
+async def _deleting_first(original: Any, engine: Any, deliveries: Any) -> Any:
+    await engine._store.discard([each.outbox_id for each in deliveries if each.outbox_id is not None])
+    return await original(engine, deliveries)
 
 
 mutant(
-    "a message is acknowledged before its commit",
+    "the row of a message is deleted before the commit that applies it",
     "I29",
-    lambda: [around(Worker, "turn", _acknowledging_first)],
+    lambda: [around(Engine, "process", _deleting_first)],
     PLAIN,
     "crash commit_fails",
 )
@@ -306,7 +301,7 @@ async def _believing_itself(original: Any, engine: Any, deliveries: Any) -> Any:
 
 mutant(
     "a unit that lost its race is taken for committed",
-    "I15",
+    "I16",
     lambda: [around(Engine, "_attempt", _believing_itself)],
     RACES,
     "requeued repeated store_slow",

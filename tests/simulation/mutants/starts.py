@@ -89,11 +89,12 @@ mutant(
 )
 
 
-def _starting_again(original: Any, state: Any, known: Any, message: Any, facts: Any, now_ms: Any) -> Any:
+def _starting_again(original: Any, state: Any, known: Any, message: Any, facts: Any, now_ms: Any, *rest: Any) -> Any:
     if known is None or known.status != "started":
-        return original(state, known, message, facts, now_ms)
+        return original(state, known, message, facts, now_ms, *rest)
     verdict = guard.judge_start(message, facts, now_ms)
-    assert isinstance(verdict, guard.Permit)
+    if not isinstance(verdict, guard.Permit):
+        return original(state, known, message, facts, now_ms, *rest)
     return steps.start(known, verdict, facts.incarnation, now_ms)
 
 

@@ -16,7 +16,7 @@ from placet.runtime.engine import Engine, Settlement
 from placet.runtime.invoker import TaskInvoker
 from placet.runtime.ports import Clock, Models
 from placet.runtime.process import Loops
-from placet.runtime.relay import Relay
+from placet.runtime.relay import CLAIM_MS, Relay
 from placet.runtime.tools import ToolRunner
 from placet.runtime.worker import Worker
 from placet_embedded.system import machines
@@ -71,7 +71,8 @@ class Embedded:
             loops.settled(settlement)
             door.hint(settlement.runs)
 
-        worker = Worker(Engine(machines(), app, store), queue, invoker, door, on_settled=settled)
+        engine = Engine(machines(), app, store, claim_ms=CLAIM_MS)
+        worker = Worker(engine, queue, invoker, door, outlet=queue, on_settled=settled)
         loops = Loops(worker, Relay(store, queue))
         loops.start()
         log.info("embedded.started", extra={"database": str(data_dir / DATABASE), "store": store.describe()})

@@ -14,7 +14,8 @@ from placet.facts import Application
 from placet.ids import Address
 from placet.instants import Instant
 from placet.rows import Row
-from placet.runtime.fold import Fold, Machines, Outcome, dead_letter
+from placet.runtime.fold import Fold, Machines, Outcome
+from placet.runtime.parcels import dead_letter
 from placet.runtime.ports import CommitResult, Delivery, Fate, OutboxRow, Store, Unit
 from placet.topology import EVENTS
 
@@ -38,6 +39,10 @@ class Settlement:
     unreadable: dict[Address, str] = field(default_factory=dict)
     """States that could not be read, and why: what was for them waits."""
     outbox_rows: int = 0
+    outgoing: list[OutboxRow] = field(default_factory=list)
+    """Due at once and claimed: whoever has called for this publishes them."""
+    timer_ms: int | None = None
+    """In how many milliseconds the first row is due that is not due at once, by the store's clock."""
     dead_letters: int = 0
     conflicts: int = 0
 
@@ -53,8 +58,10 @@ class Engine:
         *,
         hand_over: bool = True,
         events_from: str | None = None,
+        claim_ms: int = 0,
     ) -> None:
-        """`events_from`: the source that events name; without one, none are sent to the outside.
+        """`events_from`: the source that events name; without one, none are sent to the outside. `claim_ms`: what is
+        due at once is claimed for so long by whoever calls `process`, who publishes it; 0: relays do.
 
         Raises ContractError(APPROVAL_ATOMIC_STORE_REQUIRED) for a store on which no approval could be relied."""
         if not getattr(store, "compares_and_sets", False) or not getattr(store, "is_verbatim", False):
@@ -65,6 +72,7 @@ class Engine:
         self._store = store
         self._hand_over = hand_over
         self._events_from = events_from
+        self._claim_ms = claim_ms
 
     def hand_over_no_more(self) -> None:
         """From now on everything goes by the outbox, also what is for a machine hosted here: this process is ending."""
@@ -115,7 +123,7 @@ class Engine:
             await self._one_by_one(delivery, settlement)
 
     async def _attempt(self, deliveries: Sequence[Delivery]) -> list[tuple[Outcome, CommitResult]]:
-        fold = Fold(self.machines, self._application, deliveries)
+        fold = Fold(self.machines, self._application, deliveries, claim_ms=self._claim_ms)
         for wave in range(limits.HANDOVERS_MAX):
             addresses, keys = fold.wanted()
             if addresses or keys:
@@ -126,7 +134,7 @@ class Engine:
         outcomes = fold.outcomes()
         if self._events_from is not None:
             for outcome in outcomes:
-                outcome.unit.outbox += _events(outcome.unit.rows, self._events_from)
+                outcome.unit.outbox += _events(outcome.unit.rows, self._events_from, self._claim_ms)
         writing = [outcome for outcome in outcomes if _writes(outcome.unit)]
         results = await self._store.commit([outcome.unit for outcome in writing]) if writing else []
         fates = dict(zip(map(id, writing), results, strict=True))
@@ -158,9 +166,12 @@ class Engine:
         settlement.dead_letters += 1
 
 
-def _events(rows: Iterable[Row], source: str) -> list[OutboxRow]:
+def _events(rows: Iterable[Row], source: str, claim_ms: int) -> list[OutboxRow]:
     """Committed with the rows they tell of, and published like everything else."""
-    return [OutboxRow(event.id, EVENTS, event.run_id, event.name, 0, event.body) for event in events_of(rows, source)]
+    return [
+        OutboxRow(event.id, EVENTS, event.run_id, event.name, 0, event.body, claim_ms)
+        for event in events_of(rows, source)
+    ]
 
 
 def _writes(unit: Unit) -> bool:
@@ -175,4 +186,10 @@ def _settle(settlement: Settlement, outcome: Outcome) -> None:
     settlement.unreadable |= outcome.unreadable
     settlement.units.append(outcome.unit)
     settlement.outbox_rows += len(outcome.unit.outbox)
+    for row in outcome.unit.outbox:
+        if row.claim_ms:
+            settlement.outgoing.append(row)
+        else:
+            in_ms = max(0, row.not_before_ms - outcome.now_ms)
+            settlement.timer_ms = in_ms if settlement.timer_ms is None else min(in_ms, settlement.timer_ms)
     settlement.dead_letters += len(outcome.unit.dead_letters)

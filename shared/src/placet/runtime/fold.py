@@ -22,8 +22,8 @@ from placet.instants import Instant, later
 from placet.machine import Invoke, Machine, Receipt, Record, Reply, Send, State, Transition
 from placet.messages import Envelope
 from placet.rows import STATE, FactKey, Row, StateRow, owner_of
-from placet.runtime.ports import DeadLetter, Delivery, JournalEntry, Loaded, OutboxRow, StateWrite, StoredState, Unit
-from placet.topology import QUEUES, queue_of
+from placet.runtime.parcels import dead_letter, outbox_row
+from placet.runtime.ports import Delivery, JournalEntry, Loaded, StateWrite, StoredState, Unit
 
 Machines = Mapping[str, Machine[Any]]
 
@@ -76,12 +76,18 @@ class Outcome:
     """Runs of which something changed."""
     unreadable: dict[Address, str] = field(default_factory=dict)
     """States that could not be read, and why."""
+    now_ms: int = 0
+    """What the machines were told the time is."""
 
 
 class Fold:
     """The fold of one batch."""
 
-    def __init__(self, machines: Machines, application: Application, deliveries: Sequence[Delivery]) -> None:
+    def __init__(
+        self, machines: Machines, application: Application, deliveries: Sequence[Delivery], *, claim_ms: int = 0
+    ) -> None:
+        """`claim_ms`: for how long nobody else publishes what is due at once."""
+        self._claim_ms = claim_ms
         self._machines = machines
         self._application = application
         self._now = Instant(0)
@@ -179,6 +185,7 @@ class Fold:
                     )
                 )
         for outcome in merged.values():
+            outcome.now_ms = self._now
             for write in outcome.unit.states:
                 outcome.unit.guards.pop(write.address, None)
         return list(merged.values())
@@ -198,6 +205,9 @@ class Fold:
         if transition.kind == "moved":
             self._move(item, working, transition, facts, outcome, hand_over=hand_over)
             return
+        if transition.kind == "passed":
+            self._pass_on(item, transition, outcome)
+            return
         self._answer(item, transition, outcome)
         if transition.kind == "refused" and item.envelope.reply_to is None:
             failure = transition.failure or Failure(code=Code.MESSAGE_UNEXPECTED, message=transition.reason)
@@ -215,10 +225,20 @@ class Fold:
             receipt = Receipt(answer="refused", final=False, run_id=run_id, failure=failure)
             outcome.replies.append((envelope.reply_to, receipt.model_dump_json(exclude_none=True)))
             return
-        # A message that was delivered twice waits twice, under ids of their own.
+        # A message that was delivered twice waits twice, as rows of their own.
         token = "" if item.delivery is None else str(item.delivery.token)
-        held = derived_id("held", envelope.id, str(self._now), token)
-        outcome.unit.outbox.append(outbox_row(envelope, later(self._now, HELD_MS), outbox_id=held))
+        held = envelope.model_copy(update={"again": derived_id("held", envelope.id, str(self._now), token)})
+        outcome.unit.outbox.append(outbox_row(held, later(self._now, HELD_MS)))
+
+    def _pass_on(self, item: Item, transition: Transition[Any], outcome: Outcome) -> None:
+        """The message goes where it belongs, under its id, in the commit that takes it in."""
+        token = "" if item.delivery is None else str(item.delivery.token)
+        again = derived_id("passed", item.envelope.id, str(self._now), token)
+        for effect in transition.effects:
+            if isinstance(effect, Send):
+                envelope = item.envelope.model_copy(update={"again": again, "message": effect.message})
+                claim_ms = self._claim_ms if effect.not_before is None else 0
+                outcome.unit.outbox.append(outbox_row(envelope, effect.not_before, claim_ms=claim_ms))
 
     def _transition(self, item: Item, working: _Working, facts: Facts) -> Transition[Any]:
         machine = self._machines.get(item.address.machine)
@@ -289,7 +309,8 @@ class Fold:
         if hand_over and local and effect.not_before is None:
             self.wave.append(Item(envelope, None, item.group))
             return
-        outcome.unit.outbox.append(outbox_row(envelope, effect.not_before))
+        claim_ms = self._claim_ms if effect.not_before is None else 0
+        outcome.unit.outbox.append(outbox_row(envelope, effect.not_before, claim_ms=claim_ms))
 
     @staticmethod
     def _answer(item: Item, transition: Transition[Any], outcome: Outcome) -> None:
@@ -405,33 +426,3 @@ def _bug(error: Exception) -> Failure:
 def _refused(run_id: str, failure: Failure) -> Transition[Any]:
     reply = Reply(Receipt(answer="refused", run_id=run_id, failure=failure))
     return Transition("refused", None, (reply,), failure=failure)
-
-
-def outbox_row(envelope: Envelope, not_before: Instant | None = None, *, outbox_id: str | None = None) -> OutboxRow:
-    """The row that sends an envelope."""
-    message = envelope.message
-    return OutboxRow(
-        id=outbox_id or envelope.id,
-        destination=queue_of(message),
-        run_id=message.run_id,
-        type=message.type,
-        not_before_ms=not_before or 0,
-        body=envelope.encode(),
-    )
-
-
-def dead_letter(envelope: Envelope, code: Code, reason: str, now: Instant) -> DeadLetter:
-    """The row that parks a message with its reason. Parking it twice is one row.
-
-    Its destination is empty where the message names a machine that no queue serves: that is only said, never known.
-    """
-    is_served = envelope.message.to().machine in QUEUES.values()
-    return DeadLetter(
-        id=derived_id("dead", envelope.id),
-        run_id=envelope.message.run_id,
-        destination=queue_of(envelope.message) if is_served else "",
-        code=code,
-        reason=reason,
-        body=envelope.encode(),
-        at_ms=now,
-    )

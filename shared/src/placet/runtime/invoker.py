@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from pydantic import TypeAdapter
 
 from placet import limits
 from placet.activities import Activity, CallModel, ProbeTool, RunTool, Stop
-from placet.calls import ChatMessage, ToolOutcome, Unsure, not_begun, probe_not_begun
+from placet.calls import ChatMessage, NotExecuted, ToolOutcome, Unsure, not_begun, probe_not_begun
 from placet.errors import Certainty, Code, ErrorClass, Failure, PlacetError
 from placet.ids import Address, derived_id
 from placet.messages import Envelope, ModelAnswered, ModelFailed, ToolProbed, ToolReturned
@@ -27,6 +29,19 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 def monotonic_ms() -> float:
     """The time of this machine's life."""
     return (time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)) * 1_000
+
+
+@dataclass(eq=False, slots=True)
+class _Call:
+    """One call to the world."""
+
+    task: asyncio.Task[None] | None = None
+    begun: bool = False
+    """Whether its task has had its first step: what is cancelled before it says nothing."""
+    placed: bool = False
+    """Whether it has had a place, so that its tool may have been called."""
+    stopped: str | None = None
+    """Why it was signalled."""
 
 
 class TaskInvoker:
@@ -55,7 +70,7 @@ class TaskInvoker:
         self._monotonic_ms = monotonic_ms
         self._model_places = asyncio.Semaphore(models_max)
         self._tool_places = asyncio.Semaphore(tools_max)
-        self._tasks: dict[Address, set[asyncio.Task[None]]] = {}
+        self._calls: dict[Address, set[_Call]] = {}
         self._draining = False
         self._stopping = False
 
@@ -67,7 +82,7 @@ class TaskInvoker:
         """Returns at once; results enter by `put`."""
         for activity in activities:
             if isinstance(activity, Stop):
-                self._signal(activity)
+                self.stop_calls(activity.owner(), activity.reason)
             elif not self._stopping and not (self._draining and isinstance(activity, CallModel)):
                 self._begin(activity, since_ms)
 
@@ -97,31 +112,49 @@ class TaskInvoker:
         """Activities in work or waiting for a place."""
         return len(self._running())
 
+    @property
+    def owners(self) -> Collection[Address]:
+        """The states for which something is in work here, or waits for a place."""
+        return self._calls.keys()
+
+    def stop_calls(self, owner: Address, reason: str) -> int:
+        """Signal, once each, whatever runs for that state; how many calls have had no signal before.
+
+        One that has not begun does not begin.
+        """
+        told = [call for call in self._calls.get(owner, ()) if call.stopped is None]
+        for call in told:
+            call.stopped = reason
+            if call.begun and call.task is not None:
+                call.task.cancel(reason)
+        return len(told)
+
     def _running(self) -> list[asyncio.Task[None]]:
-        return [task for group in self._tasks.values() for task in group]
+        return [call.task for group in self._calls.values() for call in group if call.task is not None]
 
     # ── one activity ───────────────────────────────────────────────────────────────────
 
     def _begin(self, activity: CallModel | RunTool | ProbeTool, since_ms: float) -> None:
-        owner = activity.owner()
-        run = self._call_model(activity) if isinstance(activity, CallModel) else self._call_tool(activity, since_ms)
-        task = asyncio.get_running_loop().create_task(run, name=owner.text())
-        group = self._tasks.setdefault(owner, set())
-        group.add(task)
-        task.add_done_callback(lambda done: self._ended(owner, done))
+        owner, call = activity.owner(), _Call()
+        self._calls.setdefault(owner, set()).add(call)
+        call.task = asyncio.get_running_loop().create_task(self._run(call, activity, since_ms), name=owner.text())
+        call.task.add_done_callback(lambda done: self._ended(owner, call, done))
 
-    def _ended(self, owner: Address, task: asyncio.Task[None]) -> None:
-        group = self._tasks[owner]
-        group.discard(task)
+    async def _run(self, call: _Call, activity: CallModel | RunTool | ProbeTool, since_ms: float) -> None:
+        call.begun = True
+        if not isinstance(activity, CallModel):
+            self._tool_ended(activity, await self._call_tool(call, activity, since_ms))
+        elif call.stopped is None:
+            await self._call_model(activity)
+
+    def _ended(self, owner: Address, call: _Call, task: asyncio.Task[None]) -> None:
+        group = self._calls[owner]
+        group.discard(call)
         if not group:
-            del self._tasks[owner]
+            del self._calls[owner]
         if not task.cancelled() and task.exception() is not None:
             # Nothing was reported: the lease will find it. The store being away is the usual cause.
             log.error("activity.lost", extra={"owner": owner.text()}, exc_info=task.exception())
-
-    def _signal(self, stop: Stop) -> None:
-        for task in self._tasks.get(stop.owner(), ()):
-            task.cancel(stop.reason)
 
     async def _call_model(self, activity: CallModel) -> None:
         async with self._model_places:
@@ -168,20 +201,21 @@ class TaskInvoker:
             ),
         )
 
-    async def _call_tool(self, activity: RunTool | ProbeTool, since_ms: float) -> None:
+    async def _call_tool(self, call: _Call, activity: RunTool | ProbeTool, since_ms: float) -> ToolOutcome:
+        if call.stopped is not None:
+            return _cancelled(activity, called=False)
         try:
-            outcome = await self._placed(activity, lambda: since_ms + limits.LEASE_MARGIN_MS - self._monotonic_ms())
+            left_ms = partial(self._left_ms, since_ms)
+            return await self._placed(call, activity, left_ms)
         except asyncio.CancelledError:
             if self._stopping:
                 raise  # a shutdown is no cancel: the attempt stays open and is settled by its effect class
-            outcome = Unsure(
-                failure=Failure(
-                    code=Code.CANCELLED,
-                    message="cancelled while it ran",
-                    error_class=ErrorClass.CANCELLED,
-                    certainty=Certainty.UNKNOWN,
-                )
-            )
+            return _cancelled(activity, called=call.placed)
+
+    def _left_ms(self, since_ms: float) -> float:
+        return since_ms + limits.LEASE_MARGIN_MS - self._monotonic_ms()
+
+    def _tool_ended(self, activity: RunTool | ProbeTool, outcome: ToolOutcome) -> None:
         if isinstance(activity, RunTool):
             self._report(
                 activity,
@@ -189,6 +223,7 @@ class TaskInvoker:
                     tenant=activity.tenant,
                     run_id=activity.run_id,
                     operation_id=activity.operation_id,
+                    pool=activity.pool,
                     attempt=activity.attempt,
                     outcome=outcome,
                 ),
@@ -200,13 +235,14 @@ class TaskInvoker:
                     tenant=activity.tenant,
                     run_id=activity.run_id,
                     operation_id=activity.operation_id,
+                    pool=activity.pool,
                     attempt=activity.attempt,
                     probe=activity.probe,
                     outcome=outcome,
                 ),
             )
 
-    async def _placed(self, activity: RunTool | ProbeTool, begin_left_ms: BeginLeft) -> ToolOutcome:
+    async def _placed(self, call: _Call, activity: RunTool | ProbeTool, begin_left_ms: BeginLeft) -> ToolOutcome:
         """Wait for a place, as long as there is any use in it."""
         try:
             async with asyncio.timeout(begin_left_ms() / 1_000):
@@ -214,6 +250,7 @@ class TaskInvoker:
         except TimeoutError:
             log.warning("tool.no_place", extra={"tool": activity.tool, "running": self.running})
             return not_begun(activity.tool) if isinstance(activity, RunTool) else probe_not_begun(activity.tool)
+        call.placed = True
         try:
             return await self._outcome(activity, begin_left_ms)
         finally:
@@ -232,3 +269,15 @@ class TaskInvoker:
     def _report(self, activity: Activity, message: ModelAnswered | ModelFailed | ToolReturned | ToolProbed) -> None:
         owner = activity.owner()
         self._put(Envelope(id=derived_id("res", owner.text(), message.model_dump_json()), message=message))
+
+
+def _cancelled(activity: RunTool | ProbeTool, *, called: bool) -> ToolOutcome:
+    """What is known of a call that was signalled: where its tool was not even called, that nothing happened."""
+    surely_not = isinstance(activity, RunTool) and not called
+    failure = Failure(
+        code=Code.CANCELLED,
+        message="cancelled while it ran" if called else "cancelled before it began",
+        error_class=ErrorClass.CANCELLED,
+        certainty=Certainty.NOT_EXECUTED if surely_not else Certainty.UNKNOWN,
+    )
+    return NotExecuted(failure=failure) if surely_not else Unsure(failure=failure)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from placet.activities import Activity, CallModel, ProbeTool, RunTool
+from placet.activities import Activity, CallModel, ProbeTool, RunTool, Stop
 from placet.calls import ChatMessage, ModelReply, ToolOutcome
 from placet.errors import Failure
 from placet.ids import Address
@@ -82,6 +82,8 @@ class OutboxRow:
     not_before_ms: int
     body: bytes
     """The envelope."""
+    claim_ms: int = 0
+    """For how long nobody else claims it once it is committed: whoever commits it publishes it at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,12 @@ class DeadLetter:
     reason: str
     body: bytes
     at_ms: Instant
+    tenant: str | None = None
+    """Whose it is; None: whose its message says. Empty: nobody can be believed, so it is the operators'."""
+    queue: str | None = None
+    """The queue of the broker that it was taken from; None for what was parked before it got there."""
+    about_text: str | None = None
+    """How it came to that queue, as JSON, for whoever sends it again: see adapters.rabbitmq.letters."""
 
 
 @dataclass(slots=True)
@@ -161,8 +169,11 @@ class Store(Protocol):
     async def next_due_ms(self) -> tuple[Instant, Instant | None]:
         """The store's clock, and the earliest instant at which a row becomes due or its claim lapses."""
 
+    async def defer(self, outbox_ids: Sequence[str], longest_ms: int) -> None:
+        """What was published once more waits for its receiver as long again as it has been due, at most so long."""
+
     async def discard(self, outbox_ids: Sequence[str]) -> None:
-        """Delete rows whose publication the broker has confirmed."""
+        """Delete rows that have no receiver who would."""
 
     async def read_journal(self, address: Address) -> Sequence[JournalEntry]:
         """All entries of a state, by version."""
@@ -210,10 +221,25 @@ class Reader(Protocol):
         """What is still on its way for a run: id, destination, type, not_before_ms."""
 
     async def dead_letters(self, tenant: str, *, run_id: str | None, limit: int) -> list[dict[str, Any]]:
-        """Newest first: id, run_id, destination, code, reason, at_ms, body (text)."""
+        """Newest first: id, run_id, destination, code, reason, at_ms, queue, about (dict or None), bytes (how long the
+        body is), body (its first limits.LISTED_BYTES_MAX, what is no text escaped). The tenant `""`: whose nobody is.
+        """
 
     async def dead_letter(self, tenant: str, letter_id: str) -> dict[str, Any] | None:
-        """One of them."""
+        """One of them, with all of its body; `body_base64`: where that is no text."""
+
+
+class Quarantine(Protocol):
+    """Where a service keeps what a broker could not deliver; every store of facts is one."""
+
+    async def next_due_ms(self) -> tuple[Instant, Instant | None]:
+        """As Store: the clock that dead letters are dated by."""
+
+    async def count_dead_letters(self, queue: str, upto: int) -> int:
+        """How many dead letters were taken from a queue, counted no further than `upto`."""
+
+    async def commit(self, units: Sequence[Unit]) -> Sequence[CommitResult]:
+        """As Store."""
 
 
 # ── messages ───────────────────────────────────────────────────────────────────────────
@@ -246,9 +272,9 @@ class Outlet(Protocol):
     """Where the relay publishes."""
 
     async def publish(self, rows: Sequence[OutboxRow]) -> Sequence[str]:
-        """The ids the broker has confirmed, so that the relay discards them. A memory outlet confirms none: the
-        receiver deletes the row in its own commit. An outlet that reads them raises ContractError for one that is no
-        message; whatever it has taken in by then may be published again."""
+        """The ids that a broker has confirmed. The receiver of a message deletes its row, in the commit that applies
+        it: what a broker forgets after it has confirmed it is published again. An outlet that reads rows raises
+        ContractError for one that is no message; whatever it has taken in by then may be published again."""
 
 
 class Invoker(Protocol):
@@ -264,6 +290,16 @@ class Invoker(Protocol):
         `since_ms`: this process's time before the batch was loaded. Their leases have begun since, so no tool is
         called, or asked, later than limits.LEASE_MARGIN_MS after it.
         """
+
+
+class Stops(Protocol):
+    """Tells the processes that make calls to the world that one is no longer wanted. Best effort: the guards hold."""
+
+    def announce(self, stop: Stop) -> None:
+        """To all processes, this one included. Returns at once, and never raises."""
+
+    def listen(self, heard: Callable[[Stop], None], missed: Callable[[], None]) -> None:
+        """Who is told of each, once; and that some may have been missed, after each gap."""
 
 
 class Replies(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -80,6 +81,9 @@ class Loops:
         self._worker = worker
         self._relay = relay
         self._due = asyncio.Event()
+        """Look at `_look_at_s` again: it is earlier now, or the end has come."""
+        self._look_at_s = 0.0
+        """When the relay looks at the outbox."""
         self._flushing = False
         self._tasks: list[asyncio.Task[None]] = []
         self.health = Health()
@@ -92,10 +96,13 @@ class Loops:
         ]
 
     def settled(self, settlement: Settlement) -> None:
-        """A batch is done. If the outbox has new rows, one may be due before what the relay waits for."""
+        """A batch is done. One of its rows may be due before what the relay waits for."""
         self.health.settled(settlement)
-        if settlement.outbox_rows:
-            self._due.set()
+        if settlement.timer_ms is not None:
+            due_s = asyncio.get_running_loop().time() + settlement.timer_ms / 1_000
+            if due_s < self._look_at_s:
+                self._look_at_s = due_s
+                self._due.set()
 
     async def ended_or(self, other: asyncio.Task[None]) -> None:
         """Wait until `other` is done, or a loop has ended that should run; its error is raised."""
@@ -116,7 +123,7 @@ class Loops:
         What is not published within that time lapses, and any other relay publishes it.
         """
         self._flushing = True
-        self._due.set()
+        self._look_at_once()
         if self._tasks:
             _, unfinished = await asyncio.wait(self._tasks[1:], timeout=timeout_ms / 1_000)
             if unfinished:
@@ -154,16 +161,23 @@ class Loops:
                 if await self._relay.turn():
                     break
             return False
-        self._due.clear()
+        loop = asyncio.get_running_loop()
+        self._look_at_s = math.inf  # of a row that is committed while the relay looks, it may know nothing
         wait_ms = await self._relay.turn()
         self.health.failing.pop("relay", None)  # now, not when the wait for the next row is over
-        if wait_ms:
+        self._look_at_s = min(self._look_at_s, loop.time() + wait_ms / 1_000)
+        while (left_s := self._look_at_s - loop.time()) > 0:
+            self._due.clear()
             try:
-                async with asyncio.timeout(wait_ms / 1_000):
+                async with asyncio.timeout(left_s):
                     await self._due.wait()
             except TimeoutError:
-                pass  # the next row is due
+                break  # the next row is due
         return True
+
+    def _look_at_once(self) -> None:
+        self._look_at_s = 0.0
+        self._due.set()
 
     async def _kept(self, name: str, turn: Callable[[], Awaitable[bool]]) -> None:
         failures = 0

@@ -1,12 +1,16 @@
 """Decides what is published when: outbox rows that are due, which is also every timer, retry, lease and deadline.
 
+A row stays until its receiver's commit deletes it, so that a broker that loses what it has confirmed loses nothing
+(cases C13, F57). One that is still there when its claim lapses is published again, ever more rarely: it may only wait
+in a long queue. What is due at once is published by whoever commits it (`Eager`); the relay does so where that failed.
+
 A row that nobody can read is parked with its reason, as a dead letter, so that it holds up no other row.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from placet.errors import ContractError
 from placet.ids import derived_id
@@ -19,10 +23,12 @@ log = logging.getLogger("placet.relay")
 
 RELAY_MAX = 512
 """Rows claimed at a time."""
-CLAIM_MS = 30_000
+CLAIM_MS = 20_000
 """How long a claimed row stays away from other relays: longer than any publish, shorter than anybody's patience."""
-IDLE_MS = 60_000
-"""Look again at least this often, whatever the store said about the next due row."""
+DEFER_MS_MAX = 300_000
+"""The longest time between two publications of a row that is confirmed and not consumed."""
+IDLE_MS = 15_000
+"""Look again at least this often: another process may have died with timers that only it knew of."""
 
 
 class Relay:
@@ -36,9 +42,7 @@ class Relay:
         """Publish what is due now. Returns how many milliseconds may pass before the next row is due (0: more now)."""
         rows = await self._store.claim_due(RELAY_MAX, CLAIM_MS)
         if rows:
-            confirmed = await self._published(rows)
-            if confirmed:
-                await self._store.discard(confirmed)
+            await told_confirmed(self._store, rows, await self._published(rows))
         if len(rows) == RELAY_MAX:
             return 0
         now, due = await self._store.next_due_ms()
@@ -74,6 +78,17 @@ class Relay:
             else:  # it stays a row, and is tried again when its claim has lapsed
                 log.error("outbox.row_not_parked", extra={**told, "constraint": result.constraint})
         return readable
+
+
+async def told_confirmed(store: Store, rows: Sequence[OutboxRow], confirmed: Collection[str]) -> None:
+    """Events have no receiver of ours; everything else is its receiver's to delete."""
+    known = set(confirmed)
+    events = [row.id for row in rows if row.id in known and row.destination == EVENTS]
+    if events:
+        await store.discard(events)
+    others = [row.id for row in rows if row.id in known and row.destination != EVENTS]
+    if others:
+        await store.defer(others, DEFER_MS_MAX)
 
 
 def _defect(row: OutboxRow) -> ContractError | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from placet.calls import ToolSpec
 from placet.errors import Code, Failure, InvariantError, TerminalError
 from placet.facts import Facts
 from placet.gates import Boundary, Judgement, Subject
+from placet.keys import Keys, RegisteredKey
 from placet.machine import Machine, State
 from placet.messages import decode_envelope
 from placet.plans import TeamSpec
@@ -53,6 +54,23 @@ class RecordedAnswers:
         judgement: Judgement | None = self._next(_from_json(Judgement))
         return judgement
 
+    def key(self) -> RegisteredKey | None:
+        """As Facts.key."""
+        key: RegisteredKey | None = self._next(_from_json(RegisteredKey))
+        return key
+
+
+class RecordedFacts(Facts):
+    """Facts that give what the journal holds, whatever key counts today."""
+
+    def __init__(self, rows: Mapping[FactKey, Row | None], answers: RecordedAnswers, incarnation: int) -> None:
+        super().__init__(rows, answers, incarnation)
+        self._recorded = answers
+
+    def key(self, keys: Keys, keyid: str) -> RegisteredKey | None:
+        """As Facts."""
+        return self._recorded.key()
+
 
 def recorded_facts(text: str) -> Facts:
     """The facts of one journal entry, as the machine saw them."""
@@ -61,7 +79,7 @@ def recorded_facts(text: str) -> Facts:
     for table, run_id, key, sub, row in value["rows"]:
         model = StateRow if table == STATE else ROWS[table]
         rows[FactKey(table, run_id, key, sub)] = None if row is None else _from_json(model)(row)
-    return Facts(rows, RecordedAnswers(value["answers"]), value["incarnation"])
+    return RecordedFacts(rows, RecordedAnswers(value["answers"]), value["incarnation"])
 
 
 def replay(machine: Machine[Any], entries: Sequence[JournalEntry], *, upto: int | None = None) -> State | None:

@@ -14,13 +14,15 @@ from typing import Any, Protocol
 
 from placet.facts import Application
 from placet.messages import Envelope
+from placet.runtime.eager import Eager
 from placet.runtime.engine import Engine, Settlement
 from placet.runtime.fold import Machines
 from placet.runtime.invoker import TaskInvoker
-from placet.runtime.ports import Arbiter, Delivery, Inbox, Models, Outlet, Replies, Store, Tools
+from placet.runtime.ports import Arbiter, Delivery, Inbox, Models, Outlet, Replies, Stops, Store, Tools
 from placet.runtime.process import Health, Loops
 from placet.runtime.refusing import NoModels, NoTools, OnlyInvoker
-from placet.runtime.relay import Relay
+from placet.runtime.relay import CLAIM_MS, Relay
+from placet.runtime.stopping import Stopping
 from placet.runtime.worker import Worker
 
 log = logging.getLogger("placet.service")
@@ -67,6 +69,8 @@ class Ports:
     tools: Tools | None = None
     """Only where tool executors' machines are hosted."""
     arbiter: Arbiter | None = None
+    stops: Stops | None = None
+    """Only where calls to the world are made."""
     hint: Callable[[set[str]], None] = lambda runs: None
     """Told which runs have changed."""
     events_from: str | None = None
@@ -95,7 +99,10 @@ class Service:
         self._ports = ports
         self._inbox = ports.inbox
         self._watched = _Watched(ports.inbox)
-        self._engine = Engine(ports.machines, ports.application, ports.store, events_from=ports.events_from)
+        self._engine = Engine(
+            ports.machines, ports.application, ports.store, events_from=ports.events_from, claim_ms=CLAIM_MS
+        )
+        self._eager = Eager(ports.store, ports.outlet)
         self._invoker = TaskInvoker(
             ports.models or NoModels(),
             ports.tools or NoTools(),
@@ -104,9 +111,17 @@ class Service:
             models_max=ports.models_max,
             tools_max=ports.tools_max,
         )
-        only = OnlyInvoker(self._invoker, models=ports.models is not None, tools=ports.tools is not None)
+        self._stopping = Stopping(self._invoker, ports.store, ports.stops) if ports.stops is not None else None
+        invoker = self._stopping or self._invoker
+        only = OnlyInvoker(invoker, models=ports.models is not None, tools=ports.tools is not None)
         worker = Worker(
-            self._engine, self._watched, only, ports.replies, arbiter=ports.arbiter, on_settled=self._settled
+            self._engine,
+            self._watched,
+            only,
+            ports.replies,
+            arbiter=ports.arbiter,
+            outlet=self._eager,
+            on_settled=self._settled,
         )
         self._loops = Loops(worker, Relay(ports.store, ports.outlet))
         self._stopped: asyncio.Future[bool] | None = None
@@ -170,6 +185,8 @@ class Service:
             await self._drain(grace_ms)
         finally:
             await self._loops.stop()
+            if self._stopping is not None:
+                await self._stopping.close()
             closed = [await _closed(name, close) for name, close in self._ports.closing]
             closed.append(await _closed("store", self._ports.store.close))
         log.info("service.stopped")
@@ -186,6 +203,7 @@ class Service:
         if not await self._loops.worker_ended(SETTLE_MS):
             log.warning("service.worker_given_up")
         await self._loops.flush_relay(FLUSH_MS)
+        await self._eager.finished(FLUSH_MS)
 
     async def _quiet(self) -> None:
         """Until no call runs and what it brought has been committed."""

@@ -1,4 +1,4 @@
-"""Decides the order of one turn: take, referee, process, acknowledge, answer, start activities.
+"""Decides the order of one turn: take, referee, process, publish, acknowledge, answer, start activities.
 
 The order is the safety: nobody is answered and nothing is started before the commit that says so.
 """
@@ -13,7 +13,7 @@ from placet.machine import Receipt
 from placet.messages import APPROVAL, DecideApproval
 from placet.rows import VoteRow
 from placet.runtime.engine import Engine, Settlement
-from placet.runtime.ports import Arbiter, Delivery, Inbox, Invoker, Mark, Replies
+from placet.runtime.ports import Arbiter, Delivery, Inbox, Invoker, Mark, Outlet, Replies
 from placet.statuses import APPROVAL_ACTIVE
 
 
@@ -28,8 +28,12 @@ class Worker:
         replies: Replies,
         *,
         arbiter: Arbiter | None = None,
+        outlet: Outlet | None = None,
         on_settled: Callable[[Settlement], None] = lambda settlement: None,
     ) -> None:
+        """`outlet`: where goes at once what the engine has claimed; it must neither wait nor raise. None: an engine
+        that claims nothing leaves it to a relay."""
+        self._outlet = outlet
         self._engine = engine
         self._inbox = inbox
         self._invoker = invoker
@@ -55,6 +59,8 @@ class Worker:
             if isinstance(error, Exception):  # whoever is cancelled hurries; its claims lapse
                 await self._finish(taken, Settlement(), nonce)
             raise
+        if self._outlet is not None and settlement.outgoing:
+            await self._outlet.publish(settlement.outgoing)
         await self._inbox.settle([*settlement.done, *busy], settlement.back)
         for reply_to, text in settlement.replies:
             await self._replies.send(reply_to, text)

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from placet.columns import ENDED, FIELDS, KEYS, values_of
+from placet import limits
+from placet.columns import ENDED, FIELDS, KEYS, exact, shown_body, values_of
 from placet.errors import Code, ContractError, RetryableError, TerminalError
 from placet.ids import Address
 from placet.messages import APPROVAL, RUN
@@ -125,16 +126,23 @@ class MemoryReader:
         return [{name: getattr(w.row, name) for name in names} for w in sorted(own, key=by_due)]
 
     async def dead_letters(self, tenant: str, *, run_id: str | None, limit: int) -> list[Plain]:
-        """As ports.Reader. `body` is the message as text."""
+        """As ports.Reader."""
         self._check_open()
-        own = [d for d in self._letters.values() if _tenant(d.body) == tenant and run_id in (None, d.run_id)]
+        own = [d for d in self._letters.values() if _tenant_of(d) == tenant and run_id in (None, d.run_id)]
         return [_shown_letter(d) for d in sorted(own, key=lambda d: (d.at_ms, d.id), reverse=True)[:limit]]
 
     async def dead_letter(self, tenant: str, letter_id: str) -> Plain | None:
         """As ports.Reader."""
         self._check_open()
         letter = self._letters.get(letter_id)
-        return _shown_letter(letter) if letter is not None and _tenant(letter.body) == tenant else None
+        if letter is None or _tenant_of(letter) != tenant:
+            return None
+        return {**_shown_letter(letter), **shown_body(letter.body, len(letter.body)), **exact(letter.body)}
+
+    async def count_dead_letters(self, queue: str, upto: int) -> int:
+        """As ports.Quarantine."""
+        self._check_open()
+        return min(upto, sum(letter.queue == queue for letter in self._letters.values()))
 
     def snapshot(self) -> dict[str, list[Plain]]:
         """Everything, as the rows of the SQL tables, each table in the order of its key."""
@@ -153,10 +161,9 @@ class MemoryReader:
             {n: getattr(w.row, n) for n in names} | {"due_ms": w.due_ms, "claimed_until_ms": w.claimed_until_ms}
             for _, w in sorted(self._outbox.items())
         ]
-        parts = ("id", "run_id", "destination", "code", "reason", "body", "at_ms")
+        parts = ("id", "run_id", "destination", "code", "reason", "body", "at_ms", "queue", "about_text")
         tables["dead_letter"] = [
-            {n: getattr(d, n) for n in parts} | {"tenant": _tenant(d.body) or ""}
-            for _, d in sorted(self._letters.items())
+            {n: getattr(d, n) for n in parts} | {"tenant": _tenant_of(d)} for _, d in sorted(self._letters.items())
         ]
         return tables
 
@@ -218,9 +225,15 @@ def _tenant(body: bytes) -> str | None:
     return tenant if isinstance(tenant, str) else None
 
 
+def _tenant_of(letter: DeadLetter) -> str:
+    return _tenant(letter.body) or "" if letter.tenant is None else letter.tenant
+
+
 def _shown_letter(letter: DeadLetter) -> Plain:
-    names = ("id", "run_id", "destination", "code", "reason", "at_ms")
-    return {name: getattr(letter, name) for name in names} | {"body": letter.body.decode(errors="replace")}
+    names = ("id", "run_id", "destination", "code", "reason", "at_ms", "queue")
+    about = json.loads(letter.about_text) if letter.about_text else None
+    start = shown_body(letter.body[: limits.LISTED_BYTES_MAX], len(letter.body))
+    return {**{name: getattr(letter, name) for name in names}, "about": about, **start}
 
 
 def _entry(entry: JournalEntry) -> Plain:

@@ -109,6 +109,15 @@ class MemoryStore(MemoryReader):
         due_ms = min(instants, default=None)
         return now_ms, None if due_ms is None else Instant(due_ms)
 
+    async def defer(self, outbox_ids: Sequence[str], longest_ms: int) -> None:
+        """As ports.Store."""
+        self._check_open()
+        now_ms = self._clock.now_ms()
+        for waiting in [self._outbox[outbox_id] for outbox_id in outbox_ids if outbox_id in self._outbox]:
+            until_ms = now_ms + min(now_ms - waiting.due_ms, longest_ms)
+            if until_ms > waiting.claimed_until_ms:
+                self._outbox[waiting.row.id] = replace(waiting, claimed_until_ms=until_ms)
+
     async def discard(self, outbox_ids: Sequence[str]) -> None:
         """As ports.Store."""
         self._check_open()
@@ -260,7 +269,9 @@ class MemoryStore(MemoryReader):
             self._arrived.append(entry)
         for sent in unit.outbox:
             self._seq += 1
-            self._outbox[sent.id] = KeptRow(sent, max(sent.not_before_ms, now_ms), self._seq)
+            due_ms = max(sent.not_before_ms, now_ms)
+            until_ms = now_ms + sent.claim_ms if sent.claim_ms else 0
+            self._outbox[sent.id] = KeptRow(replace(sent, claim_ms=0), due_ms, self._seq, until_ms)
         for letter in unit.dead_letters:
             self._letters.setdefault(letter.id, letter)
         for outbox_id in unit.consumed:
@@ -280,7 +291,10 @@ def _check_values(unit: Unit) -> None:
     parts += [(*s.address, s.tenant, s.version, s.status) for s in unit.states]
     parts += [(e.message_id, e.message, e.facts, e.at_ms) for e in unit.journal]
     parts += [(o.id, o.destination, o.run_id, o.type, o.not_before_ms, o.body) for o in unit.outbox]
-    parts += [(d.id, d.run_id, d.destination, d.code, d.reason, d.body, d.at_ms) for d in unit.dead_letters]
+    parts += [
+        (d.id, d.tenant, d.run_id, d.destination, d.code, d.reason, d.body, d.at_ms, d.queue, d.about_text)
+        for d in unit.dead_letters
+    ]
     for part in parts:
         if (fault := unstorable(part)) is not None:
             raise _Refused(fault)

@@ -9,6 +9,7 @@ from placet.adapters.rabbitmq.door import RabbitDoor
 from placet.adapters.rabbitmq.inbox import Opener, RabbitInbox
 from placet.adapters.rabbitmq.outlet import RabbitOutlet
 from placet.adapters.rabbitmq.parking import DeadLetter, drop, look, send_again
+from placet.adapters.rabbitmq.stopping import RabbitStops
 from placet.adapters.rabbitmq.submitting import check_properties, open_submission, return_address
 from placet.adapters.rabbitmq.wire import Incoming
 
@@ -21,6 +22,7 @@ __all__ = [
     "RabbitInbox",
     "RabbitOutlet",
     "RabbitReplies",
+    "RabbitStops",
     "check_properties",
     "declare",
     "drop",

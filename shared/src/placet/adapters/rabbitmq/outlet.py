@@ -33,7 +33,7 @@ log = logging.getLogger("placet.rabbitmq")
 
 CONFIRM_TIMEOUT_MS = 8_000
 """How long a confirm may take: a healthy quorum queue needs a few milliseconds."""
-PATIENCE_MS = 20_000
+PATIENCE_MS = 10_000
 """How long a publication waits for the broker to be there, and to take messages in. With the confirm, less than a
 relay's claim lasts: what waited here goes out first when the broker is back."""
 REASON_CHARS_MAX = 500

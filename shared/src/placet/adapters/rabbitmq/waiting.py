@@ -14,7 +14,7 @@ from placet.adapters.rabbitmq.holding import Held
 from placet.adapters.rabbitmq.wire import Incoming, ReturnAddress, is_answerable, lines_of
 from placet.errors import ContractError, PlacetError
 from placet.ids import digest_hex
-from placet.messages import Envelope, decode_envelope
+from placet.messages import Envelope, decode_envelope, row_id
 from placet.runtime.ports import Delivery
 from placet.topology import Source
 
@@ -149,10 +149,10 @@ class Waiting:
 
     # ── helpers ────────────────────────────────────────────────────────────────────────
 
-    def _delivery(self, envelope: Envelope, held: Held | None) -> Delivery:
+    def _delivery(self, envelope: Envelope, held: Held | None, outbox_id: str | None = None) -> Delivery:
         token = next(self._tokens)
         self._helds[token] = held
-        return Delivery(envelope, token)
+        return Delivery(envelope, token, outbox_id)
 
     def _next(self, queue: str) -> Delivery | None:
         ready, raw = self._ready[queue], self._raw[queue]
@@ -185,7 +185,8 @@ class Waiting:
             except ContractError as error:
                 self._unreadable(held, line, error)
                 continue
-            deliveries.append(self._delivery(_addressed(envelope, held.message), held))
+            outbox_id = row_id(envelope.id, line) if envelope.reply_to is None else None
+            deliveries.append(self._delivery(_addressed(envelope, held.message), held, outbox_id))
         return deliveries
 
 

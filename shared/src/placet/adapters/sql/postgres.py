@@ -131,6 +131,11 @@ class PostgresStore(SqlReader):
         instants = [Instant(found) for found in (due_ms, lapse_ms) if found is not None]
         return Instant(now_ms), min(instants, default=None)
 
+    async def defer(self, outbox_ids: Sequence[str], longest_ms: int) -> None:
+        """As ports.Store; lost like a claim."""
+        if outbox_ids:
+            await self._rows(pg.defer, durable=False, ids=list(outbox_ids), longest_ms=longest_ms)
+
     async def discard(self, outbox_ids: Sequence[str]) -> None:
         """As ports.Store; lost like a claim."""
         if outbox_ids:

@@ -172,7 +172,7 @@ WRITES: dict[str, Types] = {
     **{name: _of(table, FIELDS[name]) for name, table in tables.FACTS.items()},
     "journal": _of(tables.journal, (*STATE_KEY, "version", "message_id", "message", "facts", "at_ms")),
     AttemptEndRow.table: _of(tables.operation_attempt, (*KEYS[AttemptRow.table], *ENDED)),
-    "outbox": _of(tables.outbox, SENT),
+    "outbox": {**_of(tables.outbox, SENT), "claim_ms": BigInteger()},
     "dead_letter": _of(tables.dead_letter, tuple(tables.dead_letter.columns.keys())),
     "consumed": _of(tables.outbox, ("id",)),
 }
@@ -302,7 +302,8 @@ class _Parts:
     def sent(self) -> CTE:
         rows = _given("outbox", WRITES["outbox"])
         due_ms = func.greatest(rows.c.not_before_ms, self._now_ms)
-        query = select(*(rows.c[name] for name in SENT), due_ms, _ZERO).where(self._written(rows))
+        until_ms = case((rows.c.claim_ms > _ZERO, self._now_ms + rows.c.claim_ms), else_=_ZERO)
+        query = select(*(rows.c[name] for name in SENT), due_ms, until_ms).where(self._written(rows))
         return insert(tables.outbox).from_select([*SENT, "due_ms", "claimed_until_ms"], query).cte("sent")
 
     def parked(self) -> CTE:
@@ -381,6 +382,13 @@ def next_due() -> ClauseElement:
     due_ms = first.scalar_subquery()
     lapse = select(func.min(o.c.claimed_until_ms)).where(o.c.due_ms <= now_ms, o.c.claimed_until_ms > now_ms)
     return select(now_ms, due_ms, case((due_ms <= now_ms, null()), else_=lapse.scalar_subquery()))
+
+
+def defer() -> ClauseElement:
+    o, now_ms = tables.outbox, _clock()
+    until_ms = now_ms + func.least(now_ms - o.c.due_ms, bindparam("longest_ms", type_=BigInteger()))
+    named = o.c.id == any_(bindparam("ids", type_=ARRAY(Text)))
+    return update(o).where(named, o.c.claimed_until_ms < until_ms).values(claimed_until_ms=until_ms)
 
 
 def discard() -> ClauseElement:

@@ -93,7 +93,7 @@ class Gathered:
         for e in unit.journal:
             rows["journal"].append((number, *e.address, e.version, e.message_id, e.message, e.facts, e.at_ms))
         for o in unit.outbox:
-            rows["outbox"].append((number, o.id, o.destination, o.run_id, o.type, o.not_before_ms, o.body))
+            rows["outbox"].append((number, o.id, o.destination, o.run_id, o.type, o.not_before_ms, o.body, o.claim_ms))
         for letter in unit.dead_letters:
             rows["dead_letter"].append((number, *letter_values(letter)))
         for outbox_id in unit.consumed:

@@ -10,7 +10,7 @@ from placet.adapters.sql import statements as st
 from placet.adapters.sql.statements import OUTCOME_COLUMNS
 from placet.adapters.sql.tables import FACTS
 from placet.adapters.sql.units import tenant_of
-from placet.columns import COLUMNS
+from placet.columns import COLUMNS, exact, shown_body
 from placet.errors import Code, ContractError, TerminalError
 from placet.ids import Address
 
@@ -96,7 +96,7 @@ class SqlReader(ABC):
         return [dict(zip(names, row[:-1], strict=True)) for row in found if tenant_of(row[-1]) == tenant]
 
     async def dead_letters(self, tenant: str, *, run_id: str | None, limit: int) -> list[Plain]:
-        """As ports.Reader. `body` is the message as text."""
+        """As ports.Reader."""
         values: Plain = {"is_tenant": tenant, "limit": limit}
         if run_id is not None:
             values["is_run_id"] = run_id
@@ -105,11 +105,19 @@ class SqlReader(ABC):
     async def dead_letter(self, tenant: str, letter_id: str) -> Plain | None:
         """As ports.Reader."""
         found = await self._fetch(st.read_dead_letter, is_id=letter_id, is_tenant=tenant)
-        return _letter(found[0]) if found else None
+        return {**_letter(found[0]), **exact(found[0][-1])} if found else None
+
+    async def count_dead_letters(self, queue: str, upto: int) -> int:
+        """As ports.Quarantine."""
+        (row,) = await self._fetch(st.count_dead_letters, is_queue=queue, upto=upto)
+        count: int = row[0]
+        return count
 
 
 def _letter(row: tuple[Any, ...]) -> Plain:
-    return {**dict(zip(st.LETTER_SHOWN, row, strict=True)), "body": row[-1].decode(errors="replace")}
+    *shown, about_text, length, body = row
+    plain = dict(zip(st.LETTER_SHOWN[:-1], shown, strict=True))
+    return {**plain, "about": json.loads(about_text) if about_text else None, **shown_body(body, length)}
 
 
 def _place(found: list[tuple[Any, ...]], name: str, parameter: str) -> Plain:

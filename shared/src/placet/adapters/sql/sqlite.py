@@ -188,6 +188,18 @@ class SqliteStore(SqlReader):
         instants = [found[0] for found in (due, lapse) if found is not None and found[0] is not None]
         return now_ms, min(instants, default=None)
 
+    async def defer(self, outbox_ids: Sequence[str], longest_ms: int) -> None:
+        """As ports.Store."""
+        self._check_open()
+        defer = self._sql(st.outbox_defer)
+
+        def work(now_ms: Instant) -> None:
+            values = ({"now_ms": now_ms, "longest_ms": longest_ms, "is_id": outbox_id} for outbox_id in outbox_ids)
+            self._connection.executemany(defer.sql, [defer.bind(each) for each in values])
+
+        if outbox_ids:
+            await self._committer.do(work=work)
+
     async def discard(self, outbox_ids: Sequence[str]) -> None:
         """As ports.Store."""
         self._check_open()

@@ -26,6 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.expression import ClauseElement
 
+from placet import limits
 from placet.adapters.sql import tables
 from placet.columns import COLUMNS, ENDED, FIELDS, KEYS
 from placet.errors import require
@@ -179,6 +180,15 @@ def outbox_claim() -> ClauseElement:
     return update(tables.outbox).where(_is(tables.outbox, "id")).values(claimed_until_ms=bindparam("until_ms"))
 
 
+def outbox_defer() -> ClauseElement:
+    o = tables.outbox
+    until_ms: ColumnElement[int] = bindparam("now_ms") + func.min(
+        bindparam("now_ms") - o.c.due_ms, bindparam("longest_ms")
+    )
+    later = and_(_is(o, "id"), o.c.claimed_until_ms < until_ms)
+    return update(o).where(later).values(claimed_until_ms=until_ms)
+
+
 def outbox_next_due() -> ClauseElement:
     """When the next row that nobody has claimed is due: the first row."""
     o = tables.outbox
@@ -306,16 +316,27 @@ def dead_letter_insert() -> ClauseElement:
     return insert(d).from_select([c.name for c in d.columns], values)
 
 
-LETTER_SHOWN = ("id", "run_id", "destination", "code", "reason", "at_ms", "body")
+LETTER_SHOWN = ("id", "run_id", "destination", "code", "reason", "at_ms", "queue", "about_text")
+"""Of a dead letter, besides its body and how long that is."""
 
 
 def read_dead_letter() -> ClauseElement:
     d = tables.dead_letter
-    return select(*(d.c[name] for name in LETTER_SHOWN)).where(_is(d, "id", "tenant"))
+    columns = (d.c[name] for name in LETTER_SHOWN)
+    return select(*columns, func.length(d.c.body), d.c.body).where(_is(d, "id", "tenant"))
 
 
 def list_dead_letters(of_run: bool) -> ClauseElement:
     d = tables.dead_letter
     columns = (d.c[name] for name in LETTER_SHOWN)
-    query = select(*columns).where(_is(d, "tenant", "run_id") if of_run else _is(d, "tenant"))
+    start = func.substr(d.c.body, literal_column("1"), literal_column(str(limits.LISTED_BYTES_MAX)))
+    query = select(*columns, func.length(d.c.body), start)
+    query = query.where(_is(d, "tenant", "run_id") if of_run else _is(d, "tenant"))
     return query.order_by(d.c.at_ms.desc(), d.c.id.desc()).limit(bindparam("limit"))
+
+
+def count_dead_letters() -> ClauseElement:
+    """How many came from a queue, counted no further than `upto`."""
+    d = tables.dead_letter
+    some = select(d.c.queue).where(_is(d, "queue")).limit(bindparam("upto")).subquery()
+    return select(func.count()).select_from(some)

@@ -147,9 +147,12 @@ dead_letter = _table(
     _text("reason"),
     Column("body", LargeBinary, nullable=False),
     _integer("at_ms"),
+    _text("queue", optional=True),
+    _text("about_text", optional=True),
     _key("dead_letter", "id"),
 )
-"""`tenant` is what the message says of itself; empty where it says nothing readable."""
+"""`tenant` is what the message says of itself; empty where it says nothing readable, or nobody can be believed."""
+Index("ix_dead_letter_queue", dead_letter.c.queue)
 Index("ix_dead_letter_tenant", dead_letter.c.tenant, dead_letter.c.at_ms, dead_letter.c.id)
 
 # ── facts: insert-only ─────────────────────────────────────────────────────────────────

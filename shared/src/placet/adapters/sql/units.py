@@ -75,7 +75,7 @@ CREATED = ("run_id", "machine", "key", "tenant", "version", "status", "body", "c
 STEPPED = ("new_version", "new_status", "new_body", "new_updated_at_ms", "is_run_id", "is_machine", "is_key")
 JOURNAL = ("run_id", "machine", "key", "version", "message_id", "message", "facts", "at_ms")
 OUTBOX = ("id", "destination", "run_id", "type", "not_before_ms", "due_ms", "claimed_until_ms", "body")
-LETTER = ("id", "tenant", "run_id", "destination", "code", "reason", "body", "at_ms")
+LETTER = ("id", "tenant", "run_id", "destination", "code", "reason", "body", "at_ms", "queue", "about_text")
 ENDING = (*(f"new_{name}" for name in ENDED), *(f"is_{name}" for name in KEYS[AttemptRow.table]))
 """The parameters that the rows of a batch, and `ending`, are."""
 
@@ -120,8 +120,8 @@ class Batch:
             entry = (*e.address, e.version, e.message_id, e.message, e.facts, e.at_ms)
             self.journal.append(_without_nul(entry))
         for o in unit.outbox:
-            due_ms = max(o.not_before_ms, now_ms)
-            sent = (o.id, o.destination, o.run_id, o.type, o.not_before_ms, due_ms, 0, o.body)
+            due_ms, until_ms = max(o.not_before_ms, now_ms), now_ms + o.claim_ms if o.claim_ms else 0
+            sent = (o.id, o.destination, o.run_id, o.type, o.not_before_ms, due_ms, until_ms, o.body)
             self.outbox.append(_without_nul(sent))
             self.consumed.pop(o.id, None)  # what an earlier unit consumed is not what this one sends
         self.letters += [_without_nul(letter_values(letter)) for letter in unit.dead_letters]
@@ -138,7 +138,8 @@ def _without_nul(values: tuple[Any, ...]) -> tuple[Any, ...]:
 def letter_values(letter: DeadLetter) -> tuple[Any, ...]:
     """A dead letter's values, in the order of LETTER."""
     d = letter
-    return (d.id, tenant_of(d.body) or "", d.run_id, d.destination, d.code, d.reason, d.body, d.at_ms)
+    tenant = tenant_of(d.body) or "" if d.tenant is None else d.tenant
+    return (d.id, tenant, d.run_id, d.destination, d.code, d.reason, d.body, d.at_ms, d.queue, d.about_text)
 
 
 def tenant_of(body: bytes) -> str | None:
