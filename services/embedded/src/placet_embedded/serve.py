@@ -14,6 +14,7 @@ import uvicorn
 from placet.adapters.models import ModelCaller
 from placet.application import App
 from placet.errors import Code, ContractError
+from placet.runtime.process import calm_collector
 from placet_embedded.embedded import Embedded
 from placet_gateway import gateway
 from placet_gateway.identity import DevelopmentIdentity, development_token
@@ -53,11 +54,13 @@ async def serve(
             tenant=tenant,
             application=app,
             health=embedded.loops.health,
+            operators=True,
         )
         config = uvicorn.Config(
             http, host=host, port=port, log_config=None, lifespan="off", timeout_graceful_shutdown=2
         )
         server = Server(config, before_exit=http.state.gateway.streams.close)
+        calm_collector()
         await _until_stopped(server, embedded, on_ready)
     finally:
         await asyncio.wait([warming])  # a thread that imports cannot be interrupted

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import logging
 import os
 import signal
@@ -19,6 +20,7 @@ from placet.errors import PlacetError, RetryableError
 from placet.hosting import exits, logs
 from placet.hosting.parts import PACKAGES, Parts
 from placet.hosting.serving import needed_by, serve
+from placet.runtime.process import calm_collector
 from placet.settings import Settings, missing, parse_settings
 
 log = logging.getLogger("placet.hosting")
@@ -70,7 +72,8 @@ def run_process(name: str, needed: Callable[[Settings], Mapping[str, str]], body
     if settings is None or any(finding.fatal for finding in findings):
         return exits.WRONG
     try:
-        return asyncio.run(_live(settings, body))
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(_live(settings, body))
     except RetryableError as error:
         log.error("service.unavailable", extra={"code": error.code.value, "what": error.message})
         return exits.UNAVAILABLE
@@ -80,6 +83,16 @@ def run_process(name: str, needed: Callable[[Settings], Mapping[str, str]], body
     except Exception:
         log.exception("service.defect")
         return exits.DEFECT
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The faster event loop where it is installed. It has no Windows; the library's own works as well everywhere."""
+    try:
+        uvloop = importlib.import_module("uvloop")
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
 
 
 async def _live(settings: Settings, body: Body) -> int:
@@ -95,6 +108,7 @@ async def _live(settings: Settings, body: Body) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, number)
+    calm_collector()
     return await body(settings, ending)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import math
 import time
@@ -28,6 +29,21 @@ def backoff_ms(name: str, failures: int) -> float:
     """How long a loop rests after so many failures in a row: doubling, bounded, with a jitter of its own."""
     longest_ms: int = min(BACKOFF_MS_MAX, BACKOFF_MS * 2 ** min(failures, 10))
     return longest_ms * (0.5 + fraction_of(name, str(failures)) / 2)
+
+
+COLLECT_AFTER = 20_000
+"""Objects made since the last collection: a batch makes thousands, and drops nearly all of them by itself."""
+
+
+def calm_collector() -> None:
+    """Look for garbage rarely, and never among what was imported. Called once, when everything is loaded.
+
+    A batch is short-lived models without cycles; with Python's own thresholds, looking for cycles among them took a
+    seventh of the time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER, 50, 100)
 
 
 UNREADABLE_MAX = 20
