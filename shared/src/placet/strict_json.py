@@ -388,6 +388,8 @@ class _Walk:
 
     def _visit_object(self, value: dict[object, object], depth: int) -> None:
         for key, item in value.items():
+            if type(key) is str and key.isascii() and (item is None or (type(item) is str and item.isascii())):
+                continue  # nearly all of what there is
             if type(key) is not str:
                 raise _FoundError(Code.JSON_TYPE, f"has a key that is {_named(type(key))}, not text")
             if not key.isascii():
@@ -402,6 +404,8 @@ class _Walk:
 
     def _visit_array(self, value: Sequence[object], depth: int) -> None:
         for at, item in enumerate(value):
+            if item is None or (type(item) is str and item.isascii()):
+                continue
             try:
                 self.visit(item, depth + 1)
             except _FoundError as found:

@@ -5,8 +5,9 @@ Also the small values that many messages share: who somebody is, what a model us
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
@@ -17,6 +18,21 @@ class Value(BaseModel):
     """Base of all values: immutable, no unknown fields, no coercion."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """As pydantic's, in a third of the time: a step of a machine copies states dozens of times.
+
+        A value has no extra fields, so that its dictionary and the names of its given fields are all there is.
+        """
+        if deep or self.__pydantic_private__ is not None:
+            return super().model_copy(update=update, deep=deep)
+        changed = update or {}
+        copy = object.__new__(type(self))
+        object.__setattr__(copy, "__dict__", {**self.__dict__, **changed})
+        object.__setattr__(copy, "__pydantic_fields_set__", self.__pydantic_fields_set__ | changed.keys())
+        object.__setattr__(copy, "__pydantic_extra__", None)
+        object.__setattr__(copy, "__pydantic_private__", None)
+        return copy
 
 
 Name = Annotated[
@@ -32,6 +48,8 @@ RunId = Annotated[
     str, StringConstraints(min_length=1, max_length=limits.RUN_ID_CHARS_MAX, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]*$")
 ]
 """A run's identity, stable from submission to the last continuation. Safe in URLs, file names and ids."""
+PoolName = Annotated[str, StringConstraints(pattern=r"^([a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?)?$")]
+"""A pool of tool executors, a part of the names of its queues; empty: the common one."""
 Text = Annotated[str, StringConstraints(max_length=limits.TEXT_CHARS_MAX, pattern=r"^[^\x00]*$")]
 """Prose: bounded, without NUL (which PostgreSQL text cannot hold)."""
 

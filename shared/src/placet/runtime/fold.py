@@ -42,10 +42,10 @@ class Item:
     """What its machine wants to read, once it has been asked."""
     broken: Failure | None = None
     """Why its machine cannot even say that: a bug in the rules."""
+    address: Address = field(init=False)
 
-    @property
-    def address(self) -> Address:
-        return self.envelope.message.to()
+    def __post_init__(self) -> None:
+        self.address = self.envelope.message.to()
 
 
 @dataclass(slots=True)
