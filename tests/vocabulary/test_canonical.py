@@ -13,8 +13,16 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placet.canonical import canonical_bytes, canonical_text, digest, digest_of_text, parse_canonical
+from placet.canonical import (
+    canonical_bytes,
+    canonical_string,
+    canonical_text,
+    digest,
+    digest_of_text,
+    parse_canonical,
+)
 from placet.errors import Code, ContractError
+from placet.rows import audit_leaf
 from placet.strict_json import parse
 from tests.vocabulary.test_strict_json import JSON_TEXT, JSON_VALUES
 
@@ -98,6 +106,21 @@ def test_the_order_of_keys_changes_nothing(value: Any, random: Any) -> None:
         return [shuffled(inner) for inner in item] if isinstance(item, list) else item
 
     assert canonical_bytes(shuffled(value)) == canonical_bytes(value)
+
+
+@given(st.text())
+def test_a_text_alone_is_written_as_within_a_value(text: str) -> None:
+    assert canonical_string(text) == canonical_text(text)
+
+
+@given(st.text(), st.text(), st.dictionaries(st.text(), st.text()), st.integers(0, 2**53 - 1))
+def test_a_leaf_is_the_digest_of_the_canonical_json_of_all_its_other_fields(
+    tenant: str, subject: str, detail: dict[str, str], at_ms: int
+) -> None:
+    leaf = audit_leaf(
+        tenant=tenant, run_id="run-1", seq=7, kind="k", subject=subject, detail=detail, at_ms=at_ms, previous="p"
+    )
+    assert leaf.leaf == digest(leaf.model_dump(exclude={"leaf"}))
 
 
 @given(JSON_VALUES, JSON_VALUES)

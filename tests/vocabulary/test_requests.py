@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from placet import requests
 from placet.canonical import canonical_bytes, canonical_text, digest
 from placet.errors import Code, ContractError, TerminalError
 from placet.requests import (
@@ -285,8 +286,22 @@ def test_every_created_request_verifies_and_reads_back(kind: str) -> None:
         {"version": 2},
     ],
 )
-def test_a_row_that_was_changed_is_not_believed(changed: dict[str, Any]) -> None:
+@pytest.mark.parametrize("known", [True, False])
+def test_a_row_that_was_changed_is_not_believed(changed: dict[str, Any], known: bool) -> None:
+    requests._GOOD.clear()
+    if known:  # what was found good is remembered by its hash, and by nothing that can be changed beside it
+        verify_request(create())
     broken(create().model_copy(update=changed))
+    assert list(requests._GOOD) == ([create().request_hash] if known else [])
+
+
+def test_what_is_remembered_as_good_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "GOOD_MAX", 2)
+    requests._GOOD.clear()
+    made = [create(content=tool_call({"n": number})) for number in range(3)]
+    for each in made:
+        verify_request(each)
+    assert list(requests._GOOD) == [each.request_hash for each in made[1:]]
 
 
 def test_a_row_changed_together_with_its_hash_and_id_must_still_be_what_could_be_created() -> None:

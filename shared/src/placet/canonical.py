@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from json import JSONEncoder
+from json.encoder import encode_basestring
 
 import rfc8785
 
@@ -18,6 +19,9 @@ from placet.errors import Code, ContractError, InvariantError
 from placet.strict_json import JsonValue, is_simple, parse
 
 _SIMPLE = JSONEncoder(ensure_ascii=False, check_circular=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+
+_STRING = encode_basestring
+"""As `_SIMPLE` writes a text."""
 
 
 def canonical_text(value: object, *, depth_max: int = limits.JSON_DEPTH_MAX) -> str:
@@ -28,6 +32,13 @@ def canonical_text(value: object, *, depth_max: int = limits.JSON_DEPTH_MAX) -> 
         return rfc8785.dumps(value).decode()  # type: ignore[arg-type]
     except rfc8785.CanonicalizationError as error:
         raise InvariantError(f"checked and yet not canonical: {error}") from error
+
+
+def canonical_string(text: str) -> str:
+    """The canonical JSON of a text alone. Raises ContractError(JSON_TEXT) for a lone surrogate."""
+    if text.isascii():
+        return _STRING(text)
+    return canonical_text(text)
 
 
 def canonical_bytes(value: object, *, depth_max: int = limits.JSON_DEPTH_MAX) -> bytes:

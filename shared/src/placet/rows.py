@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
-from placet.canonical import canonical_text, digest
+from placet.canonical import canonical_string, canonical_text, digest_of_text
 from placet.errors import InvariantError
 from placet.ids import Address
 from placet.messages import APPROVAL, OPERATION, RUN, THREAD
@@ -328,14 +328,25 @@ def audit_leaf(
     *, tenant: str, run_id: str, seq: int, kind: str, subject: str, detail: Mapping[str, Any], at_ms: int, previous: str
 ) -> AuditLeafRow:
     """The next leaf of a run's audit chain."""
-    body: dict[str, Any] = {
-        "tenant": tenant,
-        "run_id": run_id,
-        "seq": seq,
-        "kind": kind,
-        "subject": subject,
-        "detail_text": canonical_text(dict(detail)),
-        "at_ms": at_ms,
-        "previous": previous,
-    }
-    return AuditLeafRow(**body, leaf=digest(body))
+    detail_text = canonical_text(dict(detail))
+    row = AuditLeafRow(
+        tenant=tenant,
+        run_id=run_id,
+        seq=seq,
+        kind=kind,
+        subject=subject,
+        detail_text=detail_text,
+        at_ms=at_ms,
+        previous=previous,
+        leaf="",
+    )
+    return row.model_copy(update={"leaf": leaf_digest(row)})
+
+
+def leaf_digest(row: AuditLeafRow) -> str:
+    """SHA-256 of the canonical JSON of everything else in a leaf, its keys in canonical order."""
+    q = canonical_string
+    return digest_of_text(
+        f'{{"at_ms":{row.at_ms},"detail_text":{q(row.detail_text)},"kind":{q(row.kind)},"previous":{q(row.previous)},'
+        f'"run_id":{q(row.run_id)},"seq":{row.seq},"subject":{q(row.subject)},"tenant":{q(row.tenant)}}}'
+    )

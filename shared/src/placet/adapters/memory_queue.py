@@ -43,7 +43,7 @@ class MemoryQueue:
             if row.id not in self._rows:
                 envelope = decode_envelope(row.body)
                 self._rows.add(row.id)
-                self._add(Delivery(envelope, next(self._tokens), row.id))
+                self._add(Delivery(envelope, next(self._tokens), row.id, row.body))
         return ()
 
     async def take(self, batch_max: int) -> Sequence[Delivery]:

@@ -279,7 +279,7 @@ class Fold:
                 address=address,
                 version=working.version,
                 message_id=item.envelope.id,
-                message=item.envelope.encode(),
+                message=(item.delivery and item.delivery.body) or item.envelope.encode(),
                 facts=_journalled(facts),
                 at_ms=self._now,
             )

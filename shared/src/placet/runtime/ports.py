@@ -253,6 +253,8 @@ class Delivery:
     token: int
     """The inbox's own number for it."""
     outbox_id: str | None = None
+    body: bytes | None = None
+    """The envelope as it came, where nothing was added to it."""
 
 
 class Inbox(Protocol):

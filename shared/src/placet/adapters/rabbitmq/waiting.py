@@ -149,10 +149,10 @@ class Waiting:
 
     # ── helpers ────────────────────────────────────────────────────────────────────────
 
-    def _delivery(self, envelope: Envelope, held: Held | None, outbox_id: str | None = None) -> Delivery:
+    def _delivery(self, envelope: Envelope, held: Held | None, body: bytes | None = None) -> Delivery:
         token = next(self._tokens)
         self._helds[token] = held
-        return Delivery(envelope, token, outbox_id)
+        return Delivery(envelope, token, None if body is None else row_id(envelope.id, body), body)
 
     def _next(self, queue: str) -> Delivery | None:
         ready, raw = self._ready[queue], self._raw[queue]
@@ -185,8 +185,8 @@ class Waiting:
             except ContractError as error:
                 self._unreadable(held, line, error)
                 continue
-            outbox_id = row_id(envelope.id, line) if envelope.reply_to is None else None
-            deliveries.append(self._delivery(_addressed(envelope, held.message), held, outbox_id))
+            body = line if envelope.reply_to is None else None
+            deliveries.append(self._delivery(_addressed(envelope, held.message), held, body))
         return deliveries
 
 
