@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from placet import limits
 from placet.calls import EffectClass, ToolCall, ToolSpec
 from placet.errors import Failure
 from placet.facts import Facts
@@ -86,12 +87,16 @@ class FakeApplication:
     tools: dict[str, ToolSpec] = field(default_factory=lambda: {n: a_tool(n) for n in ("deploy", "search")})
     schemas: dict[str, Schema] = field(default_factory=dict)
     gates: dict[Boundary, Gate] = field(default_factory=dict)
+    model_timeouts_ms: dict[str, int] = field(default_factory=dict)
     version: str = "app-1"
     policy_version: str = "p1"
     asked: list[tuple[Boundary, Subject]] = field(default_factory=list)
 
     def team_spec(self, name: str) -> TeamSpec | None:
         return self.teams.get(name)
+
+    def model_timeout_ms(self, agent: str) -> int:
+        return self.model_timeouts_ms.get(agent, limits.MODEL_TIMEOUT_MS)
 
     def tool_spec(self, name: str) -> ToolSpec | None:
         return self.tools.get(name)

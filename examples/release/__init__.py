@@ -25,5 +25,6 @@ releaser = app.agent(
     model=model,
     instructions="You cut releases of a git repository: the next version, its notes, nothing else.",
     tools=[read_log, create_tag, publish_notes],
+    timeout_s=20,
 )
 app.team("release", agents=[releaser])

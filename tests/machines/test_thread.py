@@ -61,6 +61,17 @@ def test_a_turn_is_written_down_and_the_model_asked_under_a_lease() -> None:
     assert bench.state.status == "calling"
 
 
+def test_a_call_may_take_as_long_as_its_agent_says_and_its_lease_is_a_little_longer() -> None:
+    bench = ThreadBench()
+    bench.app.model_timeouts_ms["worker"] = 7_000
+    taken = bench.give(bench.take(1))
+    [call] = invoked(taken)
+    assert isinstance(call, CallModel)
+    assert call.timeout_ms == 7_000
+    [(_, due_ms)] = timers(taken)
+    assert due_ms == T0 + 7_000 + limits.LEASE_MARGIN_MS
+
+
 def test_a_reply_is_written_down_and_passed_on_with_its_calls_byte_for_byte() -> None:
     bench = ThreadBench().calling()
     mangled = ToolCall(call_id="c1", tool="deploy", input_text='{"env": "stag')

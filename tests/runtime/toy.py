@@ -32,6 +32,9 @@ class NoApplication:
     def tool_spec(self, name: str) -> ToolSpec | None:
         return None
 
+    def model_timeout_ms(self, agent: str) -> int:
+        return 1_000
+
     def validate_input(self, tool: str, raw_input: dict[str, Any]) -> dict[str, Any] | Failure:
         return raw_input
 

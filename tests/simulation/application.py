@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from placet import limits
 from placet.calls import EffectClass, ToolSpec
 from placet.canonical import digest
 from placet.errors import Code, ErrorClass, Failure
@@ -115,6 +116,9 @@ class SimApplication:
             return team
         ann = AgentSpec(name="ann", tools=tuple(tool for tool in TOOLS if tool not in LOST))
         return team.model_copy(update={"agents": (ann, *team.agents[1:])})
+
+    def model_timeout_ms(self, agent: str) -> int:
+        return limits.MODEL_TIMEOUT_MS
 
     def tool_spec(self, name: str) -> ToolSpec | None:
         return self._tools.get(name)

@@ -155,9 +155,13 @@ def probe(ctx: ToolContext, other: int) -> None: ...
         (lambda app: app.tool("a b", effect="read_only")(fine), "cannot be called 'a b'"),
         (lambda app: app.tool("submit_plan", effect="read_only")(fine), "cannot be called"),
         (lambda app: app.tool(effect="read_only", timeout_s=0)(fine), "timeout_s"),
+        (lambda app: app.agent("a", model=scripted("done"), timeout_s=0), "timeout_s"),
         (lambda app: app.tool(effect="read_only", retry=0)(fine), "retry"),
         (lambda app: app.tool(effect="read_only", retry=10_000)(fine), "retry"),
         (lambda app: app.tool(effect="read_only", quiescence_s=1)(fine), "quiescence_s is for reconcilable"),
+        (lambda app: app.tool(effect="read_only", pool="GPU")(fine), "pool of tool 'fine' is a word of lower-case"),
+        (lambda app: app.tool(effect="read_only", pool="control")(fine), "other than 'control'"),
+        (lambda app: app.tool(effect="read_only", pool=None)(fine), "pool of tool 'fine'"),
         (lambda app: app.tool(effect="read_only", consequential="yes")(fine), "True or False"),
         (lambda app: [app.tool(effect="read_only")(fine) for _ in range(2)], "two tools called 'fine'"),
         (lambda app: app.tool(effect="non_retriable")(fine).reconcile(fine), "only a reconcilable tool"),
@@ -209,3 +213,17 @@ def test_nothing_can_be_registered_once_the_application_was_asked() -> None:
         with pytest.raises(ContractError) as refused:
             register()
         assert "comes too late" in line_of(refused)
+
+
+def test_where_a_tool_runs_is_known_and_is_no_part_of_what_was_approved() -> None:
+    def made(pool: str) -> App:
+        app = App("shop")
+        app.tool(effect="read_only", pool=pool)(fine)
+        return app
+
+    common, moved = made(""), made("gpu")
+    spec, other = common.tool_spec("fine"), moved.tool_spec("fine")
+    assert spec is not None
+    assert other is not None
+    assert (spec.pool, other.pool) == ("", "gpu")
+    assert (common.version, spec.version, spec.schema_digest) == (moved.version, other.version, other.schema_digest)

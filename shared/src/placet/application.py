@@ -101,13 +101,16 @@ class App:
         version: str | None = None,
         retry: RetryPolicy | int = 1,
         quiescence_s: float | None = None,
+        pool: str = "",
     ) -> Callable[[Callable[Concatenate[ToolContext, P], R]], Tool[P, R]]:
         """`@app.tool(effect=…)` registers a function.
 
         `effect`: what may be done when the outcome is unknown (DESIGN §3). `consequential`: a person must agree, unless
         a gate for this very tool allows it. `version` names the behaviour of the tool; without it, it changes with name
         and schema only. `retry`: a policy, or a number of attempts. `quiescence_s`, for reconcilable tools: how long
-        after its worker is gone a request may still have its effect; without it, as long as `timeout_s`.
+        after its worker is gone a request may still have its effect; without it, as long as `timeout_s`. `pool`: whose
+        executors run it, one of PLACET_TOOL_POOLS; without it, the common ones. Where one process does everything, it
+        serves all pools.
         """
         if not isinstance(effect, str) or effect not in list(EffectClass):
             raise invalid(f"write @app.tool(effect=…) with one of {', '.join(EffectClass)}, not {effect!r}")
@@ -123,6 +126,7 @@ class App:
                 version=version,
                 retry=retry,
                 quiescence_s=quiescence_s,
+                pool=pool,
             )
             self._add("tool", made.name, self._tools)
             self._tools[made.name] = made
@@ -175,10 +179,19 @@ class App:
         return register
 
     def agent(
-        self, name: str, *, model: str | Script, instructions: str = "", tools: Sequence[AnyTool | str] = ()
+        self,
+        name: str,
+        *,
+        model: str | Script,
+        instructions: str = "",
+        tools: Sequence[AnyTool | str] = (),
+        timeout_s: float = limits.MODEL_TIMEOUT_MS / 1_000,
     ) -> Agent:
-        """Register an agent. `model` is `provider:model`, e.g. `anthropic:claude-sonnet-4-5`, or a script."""
-        made = make_agent(check_name(name, "the name of an agent"), model, instructions, tools)
+        """Register an agent. `model` is `provider:model`, e.g. `anthropic:claude-sonnet-4-5`, or a script.
+
+        `timeout_s`: how long one model call may take. A call whose planner died is asked again a little after that.
+        """
+        made = make_agent(check_name(name, "the name of an agent"), model, instructions, tools, timeout_s)
         self._add("agent", name, self._agents)
         for tool in made.tools:
             if tool not in self._tools:
@@ -234,6 +247,12 @@ class App:
         """What the rules know of a tool."""
         return self._asked().specs.get(name)
 
+    def model_timeout_ms(self, agent: str) -> int:
+        """How long one call of the agent's model may take; the usual time for an agent that is not there."""
+        self._asked()
+        known = self._agents.get(agent)
+        return limits.MODEL_TIMEOUT_MS if known is None else known.timeout_ms
+
     def validate_input(self, tool: str, raw_input: dict[str, Any]) -> dict[str, Any] | Failure:
         """The input as today's schema reads it, with defaults; TOOL_INPUT_INVALID; TOOL_UNKNOWN."""
         self._asked()
@@ -281,7 +300,7 @@ class App:
         teams = {name: team.model_copy(update={"round_gate": rounds}) for name, team in self._teams.items()}
         policy = policy_version(gates)
         declared = [
-            [spec.model_dump(mode="json") for spec in specs.values()],
+            [spec.model_dump(mode="json", exclude={"pool"}) for spec in specs.values()],  # where is not what
             [[agent.name, agent.instructions, list(agent.tools)] for agent in self._agents.values()],
             [team.model_dump(mode="json") for team in teams.values()],
             policy,

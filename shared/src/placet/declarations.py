@@ -20,6 +20,7 @@ from placet.retries import RetryPolicy
 from placet.schemas import ToolInput
 from placet.script import Script
 from placet.tooling import ToolContext
+from placet.topology import POOL_NAMES, is_pool
 from placet.values import Name
 
 P = ParamSpec("P")
@@ -116,6 +117,8 @@ class Agent:
     model: str | Script
     instructions: str
     tools: tuple[str, ...]
+    timeout_ms: int = limits.MODEL_TIMEOUT_MS
+    """How long one model call may take."""
 
 
 def make_tool(
@@ -129,6 +132,7 @@ def make_tool(
     version: str | None,
     retry: RetryPolicy | int,
     quiescence_s: float | None,
+    pool: str = "",
 ) -> AnyTool:
     """The tool, or the first thing that is wrong with it."""
     own = name or str(getattr(function, "__name__", ""))
@@ -150,8 +154,15 @@ def make_tool(
         timeout_ms=timeout_ms,
         retry=_retry_policy(retry, own),
         quiescence_ms=_quiescence_ms(own, effect, quiescence_s, timeout_ms),
+        pool=_pool(own, pool),
     )
     return Tool(function, takes, spec, ensure_open)
+
+
+def _pool(tool: str, pool: object) -> str:
+    if pool != "" and not (isinstance(pool, str) and is_pool(pool)):
+        raise invalid(f"pool of tool {tool!r} is {POOL_NAMES}, not {pool!r}")
+    return str(pool)
 
 
 def _quiescence_ms(tool: str, effect: str, quiescence_s: float | None, timeout_ms: int) -> int:
@@ -161,13 +172,16 @@ def _quiescence_ms(tool: str, effect: str, quiescence_s: float | None, timeout_m
     return timeout_ms if quiescence_s is None else duration_ms(quiescence_s, f"quiescence_s of tool {tool!r}")
 
 
-def make_agent(name: str, model: object, instructions: str, tools: Sequence[AnyTool | str]) -> Agent:
+def make_agent(
+    name: str, model: object, instructions: str, tools: Sequence[AnyTool | str], timeout_s: float
+) -> Agent:
     """The agent, or the first thing that is wrong with it."""
     if not isinstance(model, Script) and not (isinstance(model, str) and _MODEL_NAME.fullmatch(model)):
         raise invalid(f"agent {name!r}: model is `provider:model` or scripted(…), not {model!r}")
     if not isinstance(instructions, str):
         raise invalid(f"agent {name!r}: instructions is text")
-    return Agent(name, model, instructions, names_of(tools, f"the tools of agent {name!r}"))
+    timeout_ms = duration_ms(timeout_s, f"timeout_s of agent {name!r}")
+    return Agent(name, model, instructions, names_of(tools, f"the tools of agent {name!r}"), timeout_ms)
 
 
 def check_gate(name: str, function: Callable[..., Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 from placet.calls import ToolSpec
 from placet.errors import Failure, InvariantError
 from placet.gates import Boundary, Judgement, Subject
+from placet.keys import Keys, RegisteredKey
 from placet.plans import TeamSpec
 from placet.requests import ApprovalRequest
 from placet.rows import (
@@ -37,6 +38,9 @@ class Application(Protocol):
     def team_spec(self, name: str) -> TeamSpec | None: ...
 
     def tool_spec(self, name: str) -> ToolSpec | None: ...
+
+    def model_timeout_ms(self, agent: str) -> int:
+        """How long one call of the agent's model may take."""
 
     def validate_input(self, tool: str, raw_input: dict[str, Any]) -> dict[str, Any] | Failure:
         """The input as today's schema reads it, with defaults, or TOOL_INPUT_INVALID."""
@@ -96,6 +100,10 @@ class Facts:
         row = self.row(FactKey(STATE, run_id, machine, key))
         return row.status if isinstance(row, StateRow) else None
 
+    def key(self, keys: Keys, keyid: str) -> RegisteredKey | None:
+        """A registered key as it is now. Written to the journal with the message, as the application's answers are."""
+        return self._note(keys.key(keyid))
+
     # The application's answers, written to the journal with the message.
 
     @property
@@ -111,6 +119,9 @@ class Facts:
 
     def tool(self, name: str) -> ToolSpec | None:
         return self._note(self._application.tool_spec(name))
+
+    def model_timeout_ms(self, agent: str) -> int:
+        return self._note(self._application.model_timeout_ms(agent))
 
     def validate_input(self, tool: str, raw_input: dict[str, Any]) -> dict[str, Any] | Failure:
         answer = self._application.validate_input(tool, raw_input)

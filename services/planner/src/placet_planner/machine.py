@@ -137,7 +137,8 @@ def _take(state: ThreadState | None, message: TakeTurn, facts: Facts, now_ms: In
 
 def _call(state: ThreadState, facts: Facts, now_ms: Instant, *effects: Effect) -> Transition[ThreadState]:
     """The next attempt of the turn, under a lease."""
-    until_ms = later(now_ms, limits.MODEL_TIMEOUT_MS + limits.LEASE_MARGIN_MS)
+    timeout_ms = facts.model_timeout_ms(state.agent)
+    until_ms = later(now_ms, timeout_ms + limits.LEASE_MARGIN_MS)
     calling = state.model_copy(
         update={
             "status": "calling",
@@ -153,7 +154,7 @@ def _call(state: ThreadState, facts: Facts, now_ms: Instant, *effects: Effect) -
         turn=state.turn,
         attempt=calling.attempt,
     )
-    return move(calling, *effects, Invoke(calling.call(limits.MODEL_TIMEOUT_MS)), Send(timer, not_before=until_ms))
+    return move(calling, *effects, Invoke(calling.call(timeout_ms)), Send(timer, not_before=until_ms))
 
 
 def _rows(

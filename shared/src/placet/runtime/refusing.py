@@ -38,6 +38,9 @@ class NoApplication:
     def tool_spec(self, name: str) -> ToolSpec | None:
         _refuse(f"knows no tool {name!r}")
 
+    def model_timeout_ms(self, agent: str) -> int:
+        _refuse(f"knows no agent {agent!r}")
+
     def validate_input(self, tool: str, raw_input: dict[str, Any]) -> dict[str, Any] | Failure:
         _refuse(f"validates no input of {tool!r}")
 

@@ -46,6 +46,9 @@ class RecordedAnswers:
         tool: ToolSpec | None = self._next(_from_json(ToolSpec))
         return tool
 
+    def model_timeout_ms(self, agent: str) -> int:
+        return int(self._next(int))
+
     def validate_input(self, tool: str, raw_input: dict[str, Any]) -> dict[str, Any] | Failure:
         answer: dict[str, Any] | Failure = self._next(_input_or_failure)
         return answer
