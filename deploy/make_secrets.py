@@ -22,6 +22,8 @@ OWNER = "placet_owner"
 """Owns the schema; used by the one-off `migrate` alone."""
 DEPLOYER = "deployer"
 """Declares queues; likewise."""
+REVIEWER = "reviewer"
+"""For people who publish signed decisions: writes to one exchange, nothing else. Who decides, the signature says."""
 OPERATOR = "operator"
 """For a person at the broker's management page."""
 VHOST = "placet"
@@ -29,14 +31,22 @@ DATABASE = "placet"
 
 WORK = r"placet\.work|placet\.events|placet\.dead"
 READS = {
-    "dispatcher": r"placet\.(dispatcher|ingress\.submissions)",
+    "dispatcher": r"placet\.(dispatcher|ingress\.submissions|dead)",
     "resume": r"placet\.resume",
     "planner": r"placet\.planner",
     "tool-executor": r"placet\.tool-executor(\..+)?",
     "approval": r"placet\.(approval|ingress\.decisions)",
 }
+TAGS = {OPERATOR: ["administrator"], "gateway": ["impersonator"]}
+"""The gateway speaks for people anyway. So tagged, it may publish again what an outsider had, in their name."""
 ANSWERS = {"dispatcher", "resume", "approval"}
 """Who answers askers directly, which goes by the default exchange."""
+CALLERS = {"planner", "tool-executor"}
+"""Who makes calls to the world, and tells the others of its kind which are no longer wanted."""
+
+REGISTRY = "decision_keys/registry.json"
+"""In a folder of its own, which is mounted as a whole: of a single mounted file a container never sees another one."""
+GATEWAY_LABEL = "the gateway of docker-compose.yml"
 
 TEMPLATES = {
     "models.env": "# Keys of models, such as OPENAI_API_KEY=… and ANTHROPIC_API_KEY=… Only planners see them.\n",
@@ -57,6 +67,7 @@ class Folder:
         """The content of a file; written with `text` if it is not there."""
         path = self._path / name
         if not path.exists():
+            path.parent.mkdir(mode=0o755, exist_ok=True)
             self._write(path, text)
         return path.read_text(encoding="utf-8")
 
@@ -95,18 +106,25 @@ def rabbitmq_hash(password: str) -> str:
 
 
 def rights(service: str) -> dict[str, str]:
-    """What a service may do at the broker: it declares nothing, and writes to exchanges by their exact names."""
+    """What a service may do at the broker: it writes to exchanges by their exact names, and declares nothing but the
+    queue on which it hears what is only said once."""
     if service == "gateway":
         own = r"placet\.watch\..+"
-        return {"configure": f"^({own})$", "write": rf"^(placet\.work|{own})$", "read": rf"^(placet\.events|{own})$"}
+        write = rf"placet\.(work|submissions|decisions)|{own}"
+        return {"configure": f"^({own})$", "write": f"^({write})$", "read": rf"^(placet\.events|{own})$"}
     write = f"{WORK}|amq\\.default" if service in ANSWERS else WORK
-    return {"configure": "^$", "write": f"^({write})$", "read": f"^({READS[service]})$"}
+    if service not in CALLERS:
+        return {"configure": "^$", "write": f"^({write})$", "read": f"^({READS[service]})$"}
+    own = r"placet\.stops\..+"
+    stops = rf"placet\.stops|{own}"
+    return {"configure": f"^({own})$", "write": f"^({write}|{stops})$", "read": f"^({READS[service]}|{stops})$"}
 
 
 def definitions(passwords: dict[str, str]) -> str:
     """Users, rights and the virtual host of the broker."""
     everything = {"configure": ".*", "write": ".*", "read": ".*"}
     granted = {service: rights(service) for service in SERVICES} | {DEPLOYER: everything, OPERATOR: everything}
+    granted[REVIEWER] = {"configure": "^$", "write": r"^placet\.decisions$", "read": "^$"}
     document = {
         "vhosts": [{"name": VHOST, "default_queue_type": "quorum"}],
         "users": [
@@ -114,7 +132,7 @@ def definitions(passwords: dict[str, str]) -> str:
                 "name": user,
                 "password_hash": rabbitmq_hash(password),
                 "hashing_algorithm": "rabbit_password_hashing_sha256",
-                "tags": ["administrator"] if user == OPERATOR else [],
+                "tags": TAGS.get(user, []),
             }
             for user, password in passwords.items()
         ],
@@ -130,6 +148,69 @@ def redis_acl(password: str) -> str:
     return f"user default on nopass resetkeys resetchannels -@all +ping\nuser approval on #{hashed} {may}\n"
 
 
+def make_keys(folder: Folder) -> None:
+    """The gateway's key, and in the registry of the approval service the entry of its public half.
+
+    What others have entered there stays, also that a key is revoked.
+    """
+    seed = base64.b64encode(secrets.token_bytes(32)).decode()
+    kept = json.loads(folder.keep("gateway_key", json.dumps({"version": 1, "private_key": seed}) + "\n"))
+    public = ed25519_public(base64.b64decode(kept["private_key"]))
+    entry = {
+        "keyid": f"key_{hashlib.sha256(public).hexdigest()[:32]}",
+        "public_key": base64.b64encode(public).decode(),
+        "kind": "gateway",
+        "tenants": [tenant()],
+        "label": GATEWAY_LABEL,
+    }
+    registry = json.loads(folder.keep(REGISTRY, json.dumps({"version": 1, "keys": []})))
+    known = next((key for key in registry["keys"] if key["keyid"] == entry["keyid"]), None)
+    if known is None:
+        # An earlier key of this gateway was taken out of use: what it signs must not count any more.
+        registry["keys"] = [entry, *(key for key in registry["keys"] if key.get("label") != GATEWAY_LABEL)]
+    elif tenant() not in known["tenants"]:
+        known["tenants"].append(tenant())
+    else:
+        return
+    folder.derive(REGISTRY, json.dumps(registry, indent=2) + "\n")
+
+
+def tenant() -> str:
+    """Whose data the gateway shows: PLACET_TENANT in the environment or in `.env`, as docker compose reads it."""
+    named = os.environ.get("PLACET_TENANT", "").strip()
+    env = Path(__file__).parent.parent / ".env"
+    for line in env.read_text(encoding="utf-8").splitlines() if not named and env.exists() else ():
+        name, _, value = line.partition("=")
+        named = value.strip().strip("\"'") if name.strip() == "PLACET_TENANT" else named
+    return named or "default"
+
+
+def ed25519_public(seed: bytes) -> bytes:
+    """The public half of a private key (RFC 8032, 5.1.5). For keys that are made here, once, and nowhere else."""
+    digest = hashlib.sha512(seed).digest()
+    scalar = int.from_bytes(digest[:32], "little") & ((1 << 254) - 8) | (1 << 254)
+    prime = 2**255 - 19
+    d = -121665 * pow(121666, -1, prime) % prime
+
+    def add(p: tuple[int, int, int, int], q: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+        a, b = (p[1] - p[0]) * (q[1] - q[0]) % prime, (p[1] + p[0]) * (q[1] + q[0]) % prime
+        c, e = 2 * p[3] * q[3] * d % prime, 2 * p[2] * q[2] % prime
+        f, g, h, k = b - a, e - c, e + c, b + a
+        return f * g % prime, h * k % prime, g * h % prime, f * k % prime
+
+    y = 4 * pow(5, -1, prime) % prime
+    x = 15112221349535400772501151409588531511454012693041857206046113283949847762202
+    point, total = (x, y, 1, x * y % prime), (0, 1, 1, 0)
+    while scalar:
+        if scalar & 1:
+            total = add(total, point)
+        point = add(point, point)
+        scalar >>= 1
+    inverse = pow(total[2], -1, prime)
+    x, y = total[0] * inverse % prime, total[1] * inverse % prime
+    return (y | (x & 1) << 255).to_bytes(32, "little")
+
+
 def make(folder: Folder) -> None:
     """Everything that is missing."""
     owner = folder.password("postgres_owner_password")
@@ -138,15 +219,16 @@ def make(folder: Folder) -> None:
     folder.derive("role_passwords", "".join(f"{service}={password}\n" for service, password in roles.items()))
     for service, password in roles.items():
         folder.derive(f"database_url_{service}", f"postgresql://{role(service)}:{password}@postgres:5432/{DATABASE}\n")
-    users = {user: folder.password(f"rabbitmq_password_{user}") for user in (*SERVICES, DEPLOYER, OPERATOR)}
+    users = {user: folder.password(f"rabbitmq_password_{user}") for user in (*SERVICES, DEPLOYER, OPERATOR, REVIEWER)}
     folder.derive("rabbitmq_definitions", definitions(users))
-    for user in (*SERVICES, DEPLOYER):
+    for user in (*SERVICES, DEPLOYER, REVIEWER):
         name = "migrate" if user == DEPLOYER else user
         folder.derive(f"amqp_url_{name}", f"amqp://{user}:{users[user]}@rabbitmq:5672/{VHOST}\n")
     redis = folder.password("redis_password")
     folder.derive("redis_acl", redis_acl(redis))
     folder.derive("redis_url_approval", f"redis://approval:{redis}@redis:6379/0\n")
     folder.password("token")
+    make_keys(folder)
     for name, text in TEMPLATES.items():
         folder.keep(name, text)
 

@@ -26,6 +26,7 @@ SECTIONS = {
     "K": "continuation instruction",
     "L": "cleanup order",
     "M": "what people ask for beyond: expiry, quorum, revocation, audit",
+    "P": "what broke elsewhere: failures that others have reported",
 }
 _NUMBER = re.compile(r"[A-Z]\d{2,3}")
 _WORST_FIRST = ("failed", "passed", "skipped")

@@ -70,6 +70,8 @@ class ChatServer:
         self.requests: list[dict[str, Any]] = []
         self.paths: list[str] = []
         self.hanging = asyncio.Event()
+        self.gone = asyncio.Event()
+        """Whoever got no answer has given up."""
         self._open: dict[asyncio.StreamWriter, asyncio.Task[Any] | None] = {}
         self.base_url = ""
 
@@ -88,6 +90,7 @@ class ChatServer:
                 if answer.hang:
                     self.hanging.set()
                     await reader.read()  # until the client gives up
+                    self.gone.set()
                     break
                 await self._send(writer, answer)
         except (asyncio.IncompleteReadError, ConnectionError):

@@ -11,10 +11,11 @@ Rule = Callable[[Source], Iterator[Finding]]
 
 FOLDERS = {"runtime", "adapters", "client", "cli"}
 """The folders of the library, which do I/O. A folder that is not here is taken for one as well: see `folder_of`."""
-ONLY_IN = {"rfc8785": "placet.canonical"}
+ONLY_IN = {"rfc8785": "placet.canonical", "cryptography": "placet.signatures"}
 """A library that one flat file may import beside pydantic."""
 CONCURRENCY = {"asyncio", "anyio", "trio", "threading", "concurrent", "multiprocessing"}
-CONCURRENCY_IN = {f"placet.runtime.{name}" for name in ("process", "invoker", "tools", "service", "probes")}
+_RUNTIME = ("process", "invoker", "stopping", "tools", "service", "probes", "eager")
+CONCURRENCY_IN = {f"placet.runtime.{name}" for name in _RUNTIME}
 """The files of the runtime that know how things run at once; all others await ports only."""
 TELEMETRY = {"structlog", "opentelemetry", "prometheus_client"}
 FAMILIES = (
@@ -51,7 +52,7 @@ def _no_folder(source: Source) -> Iterator[Finding]:
 
 
 def flat_imports(source: Source) -> Iterator[Finding]:
-    """A flat file imports the standard library, pydantic and flat files; rfc8785 only where ONLY_IN says."""
+    """A flat file imports the standard library, pydantic and flat files; others only where ONLY_IN says."""
     yield from _no_folder(source)
     for item in source.imports:
         if item.root.startswith("placet_"):

@@ -44,6 +44,7 @@ APPROVAL = "services/approval/src/placet_approval/doors.py"
 BAD = [
     (imports.flat_imports, FLAT, "import redis"),
     (imports.flat_imports, FLAT, "import rfc8785"),
+    (imports.flat_imports, FLAT, "import cryptography"),
     (imports.flat_imports, FLAT, "from placet.runtime import ports"),
     (imports.flat_imports, FLAT, "from placet import runtime"),
     (imports.flat_imports, FLAT, "from .runtime.ports import Store"),
@@ -80,6 +81,7 @@ GOOD = [
     ),
     (imports.flat_imports, FLAT, "from . import limits\nfrom .errors import Code"),
     (imports.flat_imports, CANONICAL, "import rfc8785"),
+    (imports.flat_imports, "shared/src/placet/signatures.py", "import cryptography"),
     (
         imports.runtime_imports,
         ENGINE,

@@ -151,6 +151,19 @@ async def measure(runs: int, rounds: int) -> dict[str, Any]:
     }
 
 
+def rows(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Lines of the table for people: figure, value, of what."""
+    low, high = figures["runs_per_s_min_max"]
+    latency = f"{figures['approve_to_start_ms_p50']} / {figures['approve_to_start_ms_p99']}"
+    return [
+        ("runs/s", f"{figures['runs_per_s']}", f"median of the rounds, {low}–{high}"),
+        ("CPU ms/run", f"{figures['cpu_ms_per_run']}", "the whole process, with the client in it"),
+        ("decisions/s", f"{figures['decisions_per_s']}", "until the receipt is there"),
+        ("approve → tool started, ms", latency, "p50 / p99, one run in flight"),
+        ("doubled or missing effects", f"{figures['doubled_effects']}", f"{figures['runs']} runs and more"),
+    ]
+
+
 async def _decisions(embedded: Embedded, client: Client, count: int) -> float:
     """Decisions alone: all runs suspended first, then all approved, until each receipt is there."""
     waiting: dict[str, tuple[str, str]] = {}

@@ -39,3 +39,22 @@ def test_one_that_is_still_refused_says_why(world: World, placet: Placet) -> Non
     result = placet("dead-letters", "redrive", "dead_1")
     assert (result.code, "still not there" in result.err) == (1, True)
     assert placet("dead-letters", "redrive", "dead_9").code == 1
+
+
+def test_what_came_by_the_broker_says_whence_and_shows_no_byte_that_a_terminal_would_obey(
+    world: World, placet: Placet
+) -> None:
+    world.add_letter(RETURNED)
+    world.letters[0] |= {
+        "run_id": "",
+        "queue": "placet.ingress.submissions",
+        "about": {"user_id": "mallory", "exchange": "placet.submissions", "content_type": "text/plain"},
+        "body": "\\xff\x1b[2J\u202e",
+        "body_base64": "/w==",
+    }
+    shown = placet("dead-letters", "show", "dead_1")
+    assert "placet.ingress.submissions, user_id mallory, exchange placet.submissions" in shown.out
+    assert not {"\x1b", "\u202e"} & set(shown.out)
+    assert "It is no text" in shown.err
+    assert placet("dead-letters", "show", "dead_1", "--json").document["body_base64"] == "/w=="
+    assert "dead_1" in placet("dead-letters", "list").out

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from placet.cli import exits
+from placet.settings import Settings
 from tests.cli.conftest import Placet
 from tests.gateway.world import TOKEN, World
 
@@ -222,9 +223,18 @@ def test_doctor_is_content_where_all_is_well(placet: Placet, tmp_path: Path) -> 
     (directory / "token").write_text(TOKEN)
     (directory / "token").chmod(0o600)
     checks = {check["name"]: check["state"] for check in placet("doctor", "--json").document["checks"]}
-    # The gateway of the tests has no application to show, which is what `doctor` asks it for.
+    # The gateway of the tests has no application to show, as one in a container has none: it answers, and that is well.
     assert checks.pop("sqlite") in {"ok", "note"}  # a library with a known defect is used with care
-    assert checks == {"python": "ok", "data": "ok", "gateway": "bad"}
+    assert checks == {"python": "ok", "data": "ok", "gateway": "ok"}
+
+
+def test_what_an_application_consists_of_is_printed_as_a_gateway_without_its_code_is_told_it(offline: Placet) -> None:
+    told = offline("describe", "examples.release:app")
+    view = Settings.model_validate_strings({"app_view": told.out}).app_view
+    assert view is not None
+    assert (view.name, [team.name for team in view.teams]) == ("release", ["release"])
+    assert {tool.name for tool in view.tools if tool.consequential} == {"create_tag"}
+    assert offline("describe", "nowhere:app").code == 2
 
 
 @pytest.mark.parametrize("app", ["nowhere:app", "not an import string", "json:dumps"])

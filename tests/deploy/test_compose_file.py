@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from placet import limits
 from placet.settings import Settings, is_secret, variable_of
 from tests.architecture.sources import ROOT
 
@@ -45,6 +46,8 @@ def test_keys_of_models_reach_the_planner_alone_and_credentials_of_tools_the_exe
     assert [name for name, part in services().items() if "models.env" in part] == ["planner"]
     assert [name for name, part in services().items() if "tools.env" in part] == ["tool-executor"]
     assert [name for name in services() if "token" in secrets_of(name)] == ["gateway"]
+    assert [name for name in services() if "gateway_key" in secrets_of(name)] == ["gateway"]
+    assert [name for name, part in services().items() if "decision_keys" in part] == ["approval"]
     assert [name for name in services() if "redis_url_approval" in secrets_of(name)] == ["approval"]
 
 
@@ -107,12 +110,17 @@ def test_the_referee_keeps_what_it_promised_and_the_broker_has_no_default_user()
     rabbitmq = (ROOT / "deploy" / "rabbitmq" / "rabbitmq.conf").read_text(encoding="utf-8")
     assert "load_definitions = /run/secrets/rabbitmq_definitions" in rabbitmq
     assert "default_user" not in rabbitmq
+    assert f"max_message_size = {limits.JSON_BYTES_MAX}" in rabbitmq.splitlines()
+
+
+def shown(default: object) -> str:
+    return str(default).lower() if isinstance(default, bool) else str(default)
 
 
 def test_everything_that_can_be_set_is_in_the_example_with_its_meaning_and_default() -> None:
     for name, field in Settings.model_fields.items():
         default = field.default
-        plain = ",".join(default) if isinstance(default, tuple) else "" if default in (None, {}) else str(default)
+        plain = ",".join(default) if isinstance(default, tuple) else "" if default in (None, {}) else shown(default)
         told = f"# {field.description}{' (a secret)' if is_secret(name) else ''}\n#{variable_of(name)}={plain}\n"
         assert told in EXAMPLE + "\n", name
 

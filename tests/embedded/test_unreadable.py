@@ -16,8 +16,9 @@ from placet.ids import Address
 from placet.messages import RUN, CancelRun, SubmitRun, decode_envelope
 from placet.plans import PlannedTask
 from placet.runtime.engine import Engine
-from placet.runtime.fold import HELD_MS, dead_letter
+from placet.runtime.fold import HELD_MS
 from placet.runtime.invoker import TaskInvoker
+from placet.runtime.parcels import dead_letter
 from placet.runtime.ports import StateWrite, StoredState, Unit
 from placet.runtime.relay import Relay
 from placet.runtime.scripts import ScriptedModels

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import httpx
 import pytest
 
 from placet.calls import Executed
-from placet.errors import Code, Failure
+from placet.errors import Code, Failure, TerminalError
 from placet.machine import Receipt
 from placet.messages import (
     ApprovalDecided,
@@ -103,3 +104,61 @@ async def test_anothers_dead_letter_looks_like_none(world: World, http: httpx.As
     ):
         assert_problem(answer, 404, Code.NOT_FOUND)
     assert world.asked == []
+
+
+# ── of outsiders, and nobody's ─────────────────────────────────────────────────────────
+
+SUBMISSIONS = "placet.ingress.submissions"
+
+
+def add_of_an_outsider(world: World, body: bytes = b"{}", **about: Any) -> None:
+    """As the quarantine keeps what an outsider had published and nobody accepted."""
+    try:
+        shown = {"body": body.decode(), "body_base64": None}
+    except UnicodeDecodeError:
+        shown = {"body": body.decode(errors="backslashreplace"), "body_base64": base64.b64encode(body).decode()}
+    world.letters.append(
+        {"id": "dead_9", "tenant": "", "run_id": "", "destination": "ingress.submissions", "code": "UNAUTHENTICATED",
+         "reason": "who?", "at_ms": 1, "queue": SUBMISSIONS, "about": about, "bytes": len(body), **shown}
+    )  # fmt: skip
+
+
+async def test_what_belongs_to_no_tenant_is_shown_to_the_operators_alone(world: World) -> None:
+    world.add_letter(RETURNED)
+    add_of_an_outsider(world, user_id="mallory", exchange="placet.submissions")
+    async with world.http(operators=True) as http:
+        listed = (await http.get("/v1/dead-letters")).json()["items"]
+        assert [letter["id"] for letter in listed] == ["dead_1", "dead_9"], "one list, newest first"
+        assert [letter["id"] for letter in (await http.get("/v1/dead-letters?limit=1")).json()["items"]] == ["dead_1"]
+        shown = (await http.get("/v1/dead-letters/dead_9")).json()
+        assert (shown["queue"], shown["about"]["user_id"], shown["bytes"]) == (SUBMISSIONS, "mallory", 2)
+    async with world.http() as http:
+        assert [letter["id"] for letter in (await http.get("/v1/dead-letters")).json()["items"]] == ["dead_1"]
+        assert_problem(await http.get("/v1/dead-letters/dead_9"), 404, Code.NOT_FOUND)
+        assert_problem(await http.post("/v1/dead-letters/dead_9/redrive"), 404, Code.NOT_FOUND)
+
+
+async def test_what_an_outsider_had_published_is_published_again_byte_for_byte_and_asked_of_no_machine(
+    world: World,
+) -> None:
+    sent: list[tuple[str, bytes, Any]] = []
+
+    async def send_again(queue: str, body: bytes, about: Any) -> None:
+        sent.append((queue, body, about))
+
+    add_of_an_outsider(world, b"\xff\x00\\xff", message_id="m-1")
+    async with world.http(operators=True, send_again=send_again) as http:
+        answer = (await http.post("/v1/dead-letters/dead_9/redrive")).json()
+    assert answer == {"id": "dead_9", "message_id": "m-1", "answer": "sent"}
+    assert sent == [(SUBMISSIONS, b"\xff\x00\\xff", {"message_id": "m-1"})]
+    assert world.asked == []
+
+
+async def test_a_broker_that_forbids_it_is_told_with_what_is_missing(world: World) -> None:
+    async def send_again(queue: str, body: bytes, about: Any) -> None:
+        raise TerminalError(Code.BROKER_MISMATCH, "it needs the tag impersonator")
+
+    add_of_an_outsider(world)
+    async with world.http(operators=True, send_again=send_again) as http:
+        answer = await http.post("/v1/dead-letters/dead_9/redrive")
+    assert "impersonator" in assert_problem(answer, 422, Code.BROKER_MISMATCH)["detail"]

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+import pytest
 
 from placet.calls import EffectClass, ToolSpec
-from placet.errors import Code, RetryableError
+from placet.describing import described
+from placet.errors import Code, ContractError, InvariantError, PlacetError, RetryableError, TerminalError
 from placet.plans import AgentSpec, TeamSpec
 from placet.retries import RetryPolicy
 from tests.gateway.test_doors import assert_problem
@@ -58,8 +60,15 @@ async def test_the_application_is_shown_without_models_and_instructions(world: W
         }
 
 
-async def test_a_gateway_without_an_application_says_so(http: httpx.AsyncClient) -> None:
-    assert_problem(await http.get("/v1/app"), 404, Code.NOT_FOUND)
+async def test_a_gateway_without_an_application_says_what_to_set_for_it(http: httpx.AsyncClient) -> None:
+    told = assert_problem(await http.get("/v1/app"), 501, Code.APP_UNKNOWN)
+    assert "PLACET_APP_VIEW_FILE" in told["detail"]
+
+
+async def test_a_gateway_that_is_told_of_an_application_shows_it_without_its_code(world: World) -> None:
+    view = described(Application())
+    async with world.http(application=view) as http:
+        assert (await http.get("/v1/app")).json() == view.model_dump(mode="json")
 
 
 async def test_dead_letters_are_shown_with_the_reason_of_each(world: World, http: httpx.AsyncClient) -> None:
@@ -103,6 +112,29 @@ async def test_a_store_that_is_away_makes_the_door_unready_and_reading_unavailab
     answer = await http.get("/v1/runs")
     assert assert_problem(answer, 503, Code.STORE_UNAVAILABLE)["final"] is False
     assert answer.headers["retry-after"] == "1"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RetryableError(Code.STORE_UNAVAILABLE, "the store is away"),
+        TerminalError(Code.STORE_IN_USE, "another process owns it"),
+        TerminalError(Code.CHECKPOINT_CORRUPT, "what is stored contradicts itself"),
+        ContractError(Code.CHECKPOINT_VERSION_UNSUPPORTED, "the schema is newer"),
+        InvariantError("never to happen"),
+    ],
+    ids=lambda error: error.code.value,
+)
+async def test_whatever_is_wrong_with_the_store_the_probe_answers_with_the_reason(
+    world: World, http: httpx.AsyncClient, monkeypatch: Any, error: PlacetError
+) -> None:
+    async def unfit(*_args: object, **_more: object) -> None:
+        raise error
+
+    monkeypatch.setattr(world, "dead_letters", unfit)
+    answer = await http.get("/readyz")
+    assert answer.status_code == 503
+    assert answer.json() == {"status": "failing", "failing": {"store": f"{error.code.value}: {error.message}"}}
 
 
 async def test_the_openapi_document_is_3_1_and_names_bodies_and_problems(http: httpx.AsyncClient) -> None:

@@ -240,12 +240,12 @@ class World:
         return self.pending_rows
 
     async def dead_letters(self, tenant: str, *, run_id: str | None, limit: int) -> list[dict[str, Any]]:
-        del tenant
-        return [letter for letter in self.letters if run_id in {None, letter["run_id"]}][:limit]
+        own = [letter for letter in self.letters if letter.get("tenant", TENANT) == tenant]
+        return [letter for letter in own if run_id in {None, letter["run_id"]}][:limit]
 
     async def dead_letter(self, tenant: str, letter_id: str) -> dict[str, Any] | None:
         found = (letter for letter in self.letters if letter["id"] == letter_id)
-        return next((letter for letter in found if letter.get("tenant", tenant) == tenant), None)
+        return next((letter for letter in found if letter.get("tenant", TENANT) == tenant), None)
 
     def add_letter(self, message: Message, *, letter_id: str = "dead_1", message_id: str = "msg_1") -> None:
         """A message that was parked."""

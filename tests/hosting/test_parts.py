@@ -8,10 +8,12 @@ from placet import topology
 from placet.errors import Code, TerminalError
 from placet.hosting.parts import PACKAGES, Parts, parts_of
 from placet.hosting.serving import needed_by
+from placet.settings import Settings
 from placet_approval.__main__ import PARTS as APPROVAL
 from placet_dispatcher.__main__ import PARTS as DISPATCHER
 from placet_planner.__main__ import PARTS as PLANNER
 from placet_tool_executor.__main__ import PARTS as TOOL_EXECUTOR
+from tests.machines.builders_operation import OperationBench
 
 ALL = (APPROVAL, DISPATCHER, PLANNER, TOOL_EXECUTOR)
 
@@ -27,7 +29,7 @@ def test_the_approval_service_loads_no_application_and_alone_has_a_referee() -> 
 
 
 def test_every_queue_is_served_by_the_machine_it_is_for() -> None:
-    served = {queue: parts.machine().name for parts in ALL for queue in parts.queues}
+    served = {queue: parts.machine(Settings()).name for parts in ALL for queue in parts.queues}
     assert served == topology.QUEUES
     assert set(PACKAGES) == set(topology.QUEUES)
 
@@ -50,3 +52,10 @@ def test_the_application_is_needed_where_its_code_runs(parts: Parts) -> None:
     needed = needed_by(parts, parts.queues)
     assert {"database_url", "amqp_url"} <= set(needed)
     assert ("app" in needed) is parts.application
+
+
+def test_an_executor_begins_the_calls_of_its_own_pool() -> None:
+    for settings, pool in ((Settings(), ""), (Settings(tool_pools=("gpu",), tool_pool="gpu"), "gpu")):
+        bench = OperationBench(pool="gpu")
+        bench.machine = TOOL_EXECUTOR.machine(settings)
+        assert bench.look(bench.execute()).kind == ("moved" if pool == "gpu" else "passed")

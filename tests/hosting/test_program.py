@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from placet.hosting import exits
+from placet.keys import KeyRegistry
+from placet.signatures import SigningKey
 
 SERVICES = ("planner", "dispatcher", "tool_executor", "approval", "gateway")
 PATIENCE_S = 60
@@ -50,12 +52,14 @@ def test_a_service_that_is_told_nothing_names_everything_it_needs(service: str) 
     code, lines = run(service)
     assert code == exits.WRONG
     needed = {"PLACET_DATABASE_URL", "PLACET_AMQP_URL"}
-    needed |= {"gateway": {"PLACET_TOKEN"}, "approval": set()}.get(service, {"PLACET_APP"})
+    own = {"gateway": {"PLACET_TOKEN", "PLACET_SIGNING_KEY"}, "approval": {"PLACET_DECISION_KEYS"}}
+    needed |= own.get(service, {"PLACET_APP"})
     assert {line["variable"] for line in lines} == needed
     assert all(line["event"] == "setting.wrong" for line in lines)
 
 
 GIVEN = {"DATABASE_URL": f"postgresql://u:hush@{REFUSED}/d", "AMQP_URL": f"amqp://u:hush@{REFUSED}/"}
+KEYS = {"DECISION_KEYS": KeyRegistry(version=1, keys=(SigningKey(bytes(32)).entry(tenants=("t",)),)).model_dump_json()}
 
 
 def test_an_application_that_cannot_be_loaded_is_one_line() -> None:
@@ -66,20 +70,38 @@ def test_an_application_that_cannot_be_loaded_is_one_line() -> None:
 
 
 def test_servers_that_are_away_are_waited_for_and_then_named() -> None:
-    code, lines = run("approval", START_TIMEOUT_MS="4000", **GIVEN)
+    code, lines = run("approval", START_TIMEOUT_MS="4000", **GIVEN, **KEYS)
     assert code == exits.UNAVAILABLE
     assert lines[-1]["event"] == "service.unavailable"
     assert lines[-1]["code"] == "STORE_UNAVAILABLE"
-    assert {line["event"] for line in lines[:-1]} == {"check.waits"}
+    assert {line["event"] for line in lines[:-1]} == {"check.ok", "check.waits"}
     assert "hush" not in json.dumps(lines)
 
 
 def test_a_port_for_the_probes_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        code, lines = run("approval", HEALTH_PORT=str(port), **GIVEN)
+        code, lines = run("approval", HEALTH_PORT=str(port), **GIVEN, **KEYS)
     assert code == exits.WRONG
     assert str(port) in lines[-1]["what"]
+
+
+@pytest.mark.parametrize(
+    ("service", "variables", "named"),
+    [
+        ("approval", {"DECISION_KEYS": '{"version":1,"keys":[],"keys":[]}'}, "stands twice"),
+        ("approval", {"DECISION_KEYS": '{"version":1,"keys":[{"keyid":"me"}]}'}, "/keys/0/keyid"),
+        ("gateway", {"SIGNING_KEY": '{"private_key":"hush"}'}, "/private_key"),
+        ("gateway", {"SIGNING_KEY": SigningKey(bytes(32), "alice").file().model_dump_json()}, "a person's key"),
+    ],
+)
+def test_keys_that_are_none_are_named_and_nothing_starts(service: str, variables: dict[str, str], named: str) -> None:
+    token = {"TOKEN": "t" * 40} if service == "gateway" else {}
+    code, lines = run(service, **GIVEN, **token, **variables)
+    assert code == exits.WRONG
+    assert [line["event"] for line in lines] == ["service.wrong"]
+    assert named in lines[0]["what"]
+    assert "hush" not in json.dumps(lines)
 
 
 def test_a_host_that_is_not_there_is_named() -> None:
@@ -93,11 +115,12 @@ def waiting() -> Iterator[subprocess.Popen[str]]:
     """A service that waits for its database, as long as nobody ends it."""
     process = subprocess.Popen(
         [sys.executable, "-m", "placet_approval"],
-        env=environment(START_TIMEOUT_MS="3600000", **GIVEN),
+        env=environment(START_TIMEOUT_MS="3600000", **GIVEN, **KEYS),
         stdout=subprocess.PIPE,
         text=True,
     )
     assert process.stdout is not None
+    assert json.loads(process.stdout.readline())["event"] == "check.ok"
     assert json.loads(process.stdout.readline())["event"] == "check.waits"
     yield process
     process.kill()

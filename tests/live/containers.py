@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from placet import limits
 from tests.live.kinds import MANAGEMENT_PORT, NAMES, Kind, MissingServerError
 from tests.live.probes import answers
 from tests.live.processes import LOOPBACK, free_port
@@ -178,7 +179,11 @@ class ContainerServer:
         if self.kind is Kind.RABBITMQ:
             ports[MANAGEMENT_PORT] = self.management_port
             container.with_kwargs(hostname="placet-test")  # its data are in a folder of this name
-            container.with_envs(RABBITMQ_DEFAULT_USER=user, RABBITMQ_DEFAULT_PASS=password)
+            container.with_envs(
+                RABBITMQ_DEFAULT_USER=user,
+                RABBITMQ_DEFAULT_PASS=password,
+                RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=f"-rabbit max_message_size {limits.JSON_BYTES_MAX}",
+            )
         elif self.kind is Kind.POSTGRES:
             container.with_envs(POSTGRES_USER=user, POSTGRES_PASSWORD=password, POSTGRES_DB="postgres")
         else:

@@ -22,20 +22,25 @@ from tests.live.reaper import family, send_signal, started_at
 
 PORTS = range(20_000, 32_000)
 """Below what kernels hand out to outgoing connections: no client can take the port of a server that is down."""
+_GIVEN: set[int] = set()
+"""Whoever was told of one may not listen yet."""
 LOG_LINES_SHOWN = 30
 LOOPBACK = "127.0.0.1"
 
 
 def free_port() -> int:
-    """A port of loopback on which nobody listens."""
+    """A port of loopback on which nobody listens, and that was not given out here before."""
     for port in random.sample(PORTS, 200):
+        if port in _GIVEN:
+            continue
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((LOOPBACK, port))
             except OSError:
                 continue
-            return port
+        _GIVEN.add(port)
+        return port
     raise MissingServerError(f"no free port between {PORTS.start} and {PORTS.stop}")
 
 

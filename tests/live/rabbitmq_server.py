@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
+from placet import limits
 from tests.live.kinds import Kind, MissingServerError
 from tests.live.processes import LOOPBACK, PrivateServer, find_program, free_port
 
@@ -142,6 +143,7 @@ class PrivateRabbitMQ(PrivateServer):
             "log.file = false",
             "disk_free_limit.absolute = 50MB",
             "vm_memory_high_watermark.absolute = 1GB",
+            f"max_message_size = {limits.JSON_BYTES_MAX}",  # as deploy/rabbitmq
             *self._options,
         ]
         if self._peers:

@@ -23,6 +23,7 @@ from urllib.request import urlopen
 from placet.client import Connection, PlacetClient
 from placet.errors import RetryableError
 from placet.views import RequestSummary, RunView
+from tests.live.keyring import Keyring
 from tests.live.processes import free_port
 
 SERVICES: dict[str, tuple[str, ...]] = {
@@ -193,7 +194,11 @@ class System(Person):
         port = self.http_port if name == "gateway" else free_port()
         log = self.folder / f"{name}-{len(self.running)}.log"
         own = {"HTTP_PORT": str(port), "TOKEN": self.token} if name == "gateway" else {"HEALTH_PORT": str(port)}
-        if name not in ("gateway", "approval"):
+        if name == "gateway":
+            own["SIGNING_KEY_FILE"] = str(self.keys.gateway_file)
+        elif name == "approval":
+            own["DECISION_KEYS_FILE"] = str(self.keys.registry)
+        else:
             own["APP"] = self.app
         plain = {key: value for key, value in os.environ.items() if not key.startswith("PLACET_")}
         given = {
@@ -201,13 +206,22 @@ class System(Person):
         }
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", *SERVICES[name]],
+                [sys.executable, "-m", *self.command(name)],
                 env=plain | self.environment | given,
                 stdout=output,
                 stderr=output,
             )
         self.running.append(Running(name, process, log, port))
         return self.running[-1]
+
+    @property
+    def keys(self) -> Keyring:
+        """Whose decisions are believed here."""
+        return Keyring(self.folder)
+
+    def command(self, name: str) -> Sequence[str]:
+        """The module that is run for a service, and its arguments."""
+        return SERVICES[name]
 
     def of(self, name: str) -> list[Running]:
         """The processes of that name that live."""

@@ -14,6 +14,7 @@ from placet.adapters.redis import RedisArbiter
 from placet.adapters.redis.arbiter import SLOW_MS
 from placet.adapters.redis.breaker import FAILURES_MAX
 from placet.runtime.ports import Mark
+from tests.cases import case
 from tests.live.faultproxy import Fault, FaultProxy
 from tests.live.redis_server import PrivateRedis
 from tests.live.servers import endpoint
@@ -124,6 +125,7 @@ async def test_a_key_taken_between_the_watch_and_the_claim_is_busy_and_the_rest_
         assert mine.counts.contended == 1
 
 
+@case("P154")
 async def test_keys_taken_again_and_again_are_claimed_one_by_one(redis_url, redis_prefix):
     async with behind_proxy(redis_url, redis_prefix) as (proxy, mine, theirs):
         proxy.latency_s = 0.02
@@ -230,6 +232,7 @@ async def test_what_this_process_is_late_itself_is_not_redis_s_fault(own_redis):
         assert (arbiter.counts.failures, arbiter.counts.claimed) == (0, 1 + FAILURES_MAX)
 
 
+@case("P159")
 async def test_failures_leave_no_connections_behind(own_redis):
     async with redis.asyncio.Redis.from_url(own_redis.url) as direct:
         before = (await direct.info("clients"))["connected_clients"]
@@ -280,6 +283,7 @@ async def test_a_full_redis_refuses_claims_and_decisions_go_on_until_it_has_room
         await until_refereed(arbiter)
 
 
+@case("P156")
 async def test_a_redis_that_evicts_keys_bars_nobody(own_redis):
     async with redis.asyncio.Redis.from_url(own_redis.url) as direct, referee(own_redis.url) as arbiter:
         await direct.config_set("maxmemory-policy", "allkeys-lru")

@@ -11,6 +11,7 @@ from placet.adapters.redis import RedisArbiter
 from placet.errors import Code, TerminalError
 from placet.limits import BATCH_MAX, CLAIM_LEASE_MS
 from placet.runtime.ports import Mark
+from tests.cases import case
 from tests.contracts.arbiter_contract import ArbiterContract
 
 PATIENT_MS = 2_000
@@ -87,6 +88,7 @@ async def test_a_claim_that_has_lapsed_and_is_another_s_now_is_not_freed(arbiter
     assert await direct.get(name) == b'{"phase":"claim","nonce":"n-2"}'
 
 
+@case("P154")
 async def test_of_a_hundred_who_race_at_once_one_is_granted_and_the_rest_end(redis_url, redis_prefix):
     racers = [RedisArbiter(redis_url, environment=redis_prefix, slow_ms=PATIENT_MS) for _ in range(100)]
     granted = await asyncio.gather(*(racer.claim(["a"], f"n-{n}") for n, racer in enumerate(racers)))
@@ -180,6 +182,7 @@ async def test_a_sound_redis_passes_and_is_described(arbiter):
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
+@case("P156")
 async def test_a_redis_that_may_evict_keys_is_refused_at_start(own_redis, policy):
     async with redis.asyncio.Redis.from_url(own_redis.url) as client:
         await client.config_set("maxmemory-policy", policy)

@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 
 from placet.client import Connection, PlacetClient
+from placet.keys import parse_registry
+from placet.signatures import SigningKey
 from tests.architecture.sources import ROOT
 from tests.live.processes import free_port
 from tests.live.system import Person, wait_until
@@ -86,6 +88,34 @@ class Compose(Person):
         told = self.do("exec", "-T", "tool-executor", "git", "-C", "/repository/release", *arguments)
         return told.strip()
 
+    def enrol(self, person: str) -> Path:
+        """A new key of a person, known to the approval service from now on; its file, for a container to read."""
+        key = SigningKey.generate(person)
+        folder = self.secrets.parent / f"key-of-{person}"
+        folder.mkdir()
+        file = folder / "key.json"
+        file.write_text(key.file().model_dump_json())
+        registry = self.secrets / "decision_keys" / "registry.json"
+        known = parse_registry(registry.read_bytes())
+        entries = (*known.keys, key.entry(tenants=("default",)))
+        draft = registry.with_suffix(".new")
+        draft.write_text(known.model_copy(update={"keys": entries}).model_dump_json(exclude_none=True))
+        draft.replace(registry)
+        return file
+
+    def decide_by_queue(self, key: Path, run_id: str) -> dict[str, Any]:
+        """What `placet approve` prints in a container that has nothing but the key and the reviewers' address."""
+        request = self.request_of(run_id)
+        told = self.docker(
+            *("run", "--rm", "--network", f"{self.environment['COMPOSE_PROJECT_NAME']}_inside"),
+            *("--volume", f"{key.parent}:/key:ro", "--volume", f"{self.secrets}/amqp_url_reviewer:/url:ro"),
+            *("--env", "PLACET_AMQP_URL_FILE=/url", "--env", "PLACET_ENVIRONMENT=compose"),
+            *("--env", "PLACET_STATE_DIR=/tmp", "--entrypoint", "placet", "placet-approval"),
+            *("approve", request.request_id, "--run", run_id, "--hash", request.request_hash),
+            *("--key", "/key/key.json", "--yes", "--json"),
+        )
+        return dict(json.loads(told))
+
     def commit(self, subject: str) -> None:
         """Something new to release: without it, an agent finds that there is nothing."""
         identity = ("-c", "user.name=Placet test", "-c", "user.email=test@localhost")
@@ -143,12 +173,24 @@ def test_the_containers_are_locked_in_and_each_has_its_own_secrets_only(compose:
         assert not any("hush" in variable or "://" in variable for variable in about["Config"]["Env"])
         held = set(compose.do("exec", "-T", service, "ls", "/run/secrets").split())
         own = {f"database_url_{service}", f"amqp_url_{service}"}
-        assert held - own == {"gateway": {"token"}, "approval": {"redis_url_approval"}}.get(service, set())
+        assert held - own == {"gateway": {"token", "gateway_key"}, "approval": {"redis_url_approval"}}.get(
+            service, set()
+        )
     assert compose.do("exec", "-T", "approval", "ls", "/application") == ""
     published = compose.docker(
         "ps", "--filter", f"name={compose.environment['COMPOSE_PROJECT_NAME']}", "--format", "{{.Ports}}"
     )
     assert [line for line in published.splitlines() if "->" in line] == [f"127.0.0.1:{compose.port}->7300/tcp"]
+
+
+def test_a_decision_published_on_the_queue_wakes_a_release(compose: Compose) -> None:
+    compose.commit("Fix queues")
+    compose.submit("queued", "Cut the release v1.2.9")
+    compose.wait_for("queued", "suspended")
+    receipt = compose.decide_by_queue(compose.enrol("quentin"), "queued")
+    assert (receipt["answer"], receipt["decided_by"]) == ("accepted", "quentin")
+    compose.wait_for("queued", "succeeded")
+    assert_released(compose, "queued", "v1.2.9")
 
 
 def test_a_service_may_not_do_at_the_servers_what_is_not_its_own(compose: Compose) -> None:

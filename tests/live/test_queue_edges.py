@@ -13,6 +13,7 @@ from placet.adapters.rabbitmq import inbox as inbox_module
 from placet.errors import Code, ContractError, RetryableError
 from placet.runtime.ports import OutboxRow
 from placet.topology import DISPATCHER, RESUME, TOOL_EXECUTOR, Source, make_topology
+from tests.cases import case
 from tests.contracts.queue_contract import PATIENCE_S, a_row, an_envelope, collect, ids, is_empty, rows
 from tests.live.broker_ends import BrokerEnds, a_start, eventually, take_all
 
@@ -26,6 +27,7 @@ async def ends(amqp_url: str) -> AsyncIterator[BrokerEnds]:
 # ── what is not delivered ──────────────────────────────────────────────────────────────
 
 
+@case("P144")
 async def test_a_message_that_reaches_no_queue_stays_a_row_and_goes_out_when_the_binding_is_back(ends):
     outlet = ends.outlet()
     resumed = OutboxRow("r", RESUME, "r", "approval.decided", 0, an_envelope(1).encode())
@@ -140,6 +142,7 @@ async def test_after_a_crash_of_its_consumer_a_message_comes_again_elsewhere(end
     assert ids(await collect(ends.inbox(), 3)) == ["msg_1", "msg_2", "msg_3"]
 
 
+@case("P138")
 async def test_a_message_that_ends_its_consumers_is_parked_and_all_the_others_are_done(ends):
     await ends.outlet().publish(rows(*range(12)))
     await ends.put_raw(DISPATCHER, an_envelope(666).encode())
@@ -192,6 +195,7 @@ async def test_an_opener_that_cannot_tell_now_loses_nothing(ends):
 # ── held for long ──────────────────────────────────────────────────────────────────────
 
 
+@case("P148")
 async def test_what_waits_long_for_a_place_is_passed_on_to_an_executor_that_has_one(ends, monkeypatch):
     monkeypatch.setattr(inbox_module, "PASS_ON_S", 0.3)
     places = 0

@@ -14,6 +14,7 @@ from placet.adapters.rabbitmq.link import Link
 from placet.errors import Code, RetryableError
 from placet.runtime.ports import OutboxRow
 from placet.topology import DISPATCHER, RESUME
+from tests.cases import case
 from tests.contracts.queue_contract import PATIENCE_S, a_row, an_envelope, collect, ids, is_empty, rows
 from tests.live import spaces
 from tests.live.broker_ends import BrokerEnds, eventually, take_all
@@ -130,6 +131,7 @@ async def test_a_frozen_broker_is_unknown_after_the_time_for_confirms_and_the_la
 # ── the link breaks ────────────────────────────────────────────────────────────────────
 
 
+@case("P135")
 async def test_when_the_link_is_cut_before_the_acknowledgement_the_message_comes_again_and_the_worker_lives(ends):
     async with proxied(ends.url) as (proxy, url):
         inbox = ends.inbox(url=url)
@@ -198,6 +200,7 @@ async def test_a_black_hole_is_found_out_by_the_heartbeat(ends):
         await inbox.disconnect()
 
 
+@case("P149")
 async def test_fifty_clients_do_not_come_back_in_step():
     began = asyncio.get_running_loop().time()
     tries: list[float] = []
@@ -274,6 +277,7 @@ async def test_what_waits_for_the_end_of_an_alarm_goes_out_with_it(ends, own_rab
 # ── the broker closes or deletes something ─────────────────────────────────────────────
 
 
+@case("P134")
 async def test_a_consumer_whose_queue_is_deleted_says_so_and_comes_back_with_the_queue(ends):
     inbox = ends.inbox(RESUME)
     channel = await (await ends.connection()).channel()
@@ -307,6 +311,7 @@ async def test_a_channel_that_the_broker_closes_is_noticed_and_made_again(ends):
     assert ids(await collect(inbox, 1)) == ["msg_3"]
 
 
+@case("P136")
 async def test_a_delivery_held_past_the_broker_s_patience_comes_again(ends, own_rabbitmq):
     async def set_ms(**values_ms: int) -> None:
         settings = " ".join(f"application:set_env(rabbit, {name}, {value})," for name, value in values_ms.items())

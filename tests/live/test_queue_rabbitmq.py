@@ -17,6 +17,7 @@ from placet.messages import Envelope, ExecuteOperation
 from placet.runtime.ports import OutboxRow
 from placet.topology import DISPATCHER, RESUME, TOOL_EXECUTOR, Source, make_topology, tool_pool
 from tests.builders import TENANT
+from tests.cases import case
 from tests.contracts.queue_contract import QueueContract, a_row, an_envelope, collect, ids, is_empty, rows
 from tests.live.broker_ends import BrokerEnds, a_cancel, a_start, eventually
 
@@ -150,6 +151,7 @@ async def test_a_flood_on_one_queue_does_not_keep_another_waiting(ends):
     assert {f"msg_{10_000 + n}" for n in range(4)} <= set(taken)
 
 
+@case("P148")
 async def test_what_a_consumer_holds_is_bounded_by_its_prefetch(ends):
     for n in range(10):
         await ends.put_raw(DISPATCHER, an_envelope(n).encode())
@@ -172,6 +174,7 @@ def poison() -> list[bytes]:
 
 
 @pytest.mark.parametrize("service", ["dispatcher", "resume", "planner", "tool-executor", "approval"])
+@case("P139")
 async def test_each_poisonous_body_is_parked_once_with_the_reason_and_the_next_good_message_passes(ends, service):
     inbox = ends.inbox(service)
     bodies = poison()

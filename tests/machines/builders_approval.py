@@ -17,6 +17,7 @@ from placet.messages import (
 )
 from placet.requests import ApprovalRequest, create_request
 from placet.values import Principal, PrincipalKind
+from placet.voices import OwnDoor, Voices
 from placet_approval.machine import ApprovalMachine
 from tests.machines.bench import RUN_ID, T0, TENANT, Bench
 
@@ -73,8 +74,10 @@ def a_person(person_id: str, kind: PrincipalKind = PrincipalKind.HUMAN) -> Princ
 class ApprovalBench(Bench):
     """One question. It is open unless `opened` says otherwise."""
 
-    def __init__(self, request: ApprovalRequest | None = None, *, opened: bool = True) -> None:
-        super().__init__(ApprovalMachine())
+    def __init__(
+        self, request: ApprovalRequest | None = None, *, opened: bool = True, voices: Voices | None = None
+    ) -> None:
+        super().__init__(ApprovalMachine(voices or OwnDoor()))
         self.request = request or a_request()
         self.run_is("suspended")
         self.decisions = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any, Self, get_args
 
 from placet import limits
 from placet.calls import EffectClass, Executed, NotExecuted, ToolOutcome, ToolSpec, Unsure
@@ -267,7 +267,7 @@ class OperationBench(Bench):
 
     # ── longer ways ────────────────────────────────────────────────────────────────────
 
-    def started(self) -> OperationBench:
+    def started(self) -> Self:
         """Attempt 1 runs."""
         assert self.give(self.execute()).kind == "moved"
         return self
@@ -277,19 +277,19 @@ class OperationBench(Bench):
         self.later(LEASE_MS)
         return self.give(self.lease_end())
 
-    def asked_person(self) -> OperationBench:
+    def asked_person(self) -> Self:
         """A person is asked whether attempt 1 happened."""
         self.started()
         self.question: ApprovalRequest = sent(self.lose_worker(), RequestApproval)[0].request
         self.put(RequestRow(tenant=TENANT, run_id=RUN_ID, request=self.question))
         return self
 
-    def reconciling(self) -> OperationBench:
+    def reconciling(self) -> Self:
         """The tool's world is about to be asked about attempt 1."""
         self.started().lose_worker()
         return self
 
-    def probing(self) -> OperationBench:
+    def probing(self) -> Self:
         """The tool's world is being asked about attempt 1."""
         self.reconciling()
         self.later(QUIESCENCE_MS)

@@ -123,6 +123,7 @@ def test_a_new_owner_of_the_store_knows_at_once_that_the_old_ones_work_is_lost()
     assert [row.incarnation for row in bench.all_written(AttemptRow)] == [4, 5]
 
 
+@case("P138")
 @pytest.mark.parametrize("effect", ["read_only", "idempotent"])
 def test_workers_that_are_lost_for_ever_end_in_a_bounded_number_of_attempts(effect: str) -> None:
     bench = OperationBench(effect, retry=RetryPolicy(), consequential=effect != "read_only").started()

@@ -17,7 +17,7 @@ from placet.runtime.engine import Engine
 from placet.runtime.ports import Arbiter, Delivery, Mark
 from placet.runtime.worker import Worker
 from placet.values import Principal, PrincipalKind
-from placet.voices import OwnDoor
+from placet.voices import OwnDoor, Voices
 from placet_approval.machine import ApprovalMachine
 from tests.builders import T0, TENANT
 from tests.machines.builders_approval import CALL, a_request
@@ -37,12 +37,13 @@ class StandingClock:
 class Questions:
     """Requests in a store that all workers of a test share."""
 
-    def __init__(self) -> None:
+    def __init__(self, voices: Voices | None = None) -> None:
         self.store = MemoryStore(StandingClock())
+        self.machine = ApprovalMachine(voices or OwnDoor())
 
     def engine(self) -> Engine:
         """As one process has it."""
-        return Engine({APPROVAL: ApprovalMachine(OwnDoor())}, NoApplication(), self.store)
+        return Engine({APPROVAL: self.machine}, NoApplication(), self.store)
 
     async def open(self, n: int = 0, **changes: Any) -> ApprovalRequest:
         """One more question."""

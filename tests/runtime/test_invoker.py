@@ -228,15 +228,42 @@ async def test_a_cancelled_tool_gets_the_signal_and_its_outcome_is_unknown() -> 
     assert (await invoked.result()).operation_id == "op_2"
 
 
-async def test_a_cancel_reaches_a_tool_that_still_waits_for_a_place() -> None:
+async def test_a_cancel_reaches_a_tool_that_still_waits_for_a_place_and_surely_did_nothing() -> None:
     invoked = Invoked(tools_max=1)
     invoked.start([a_tool_run(1), a_tool_run(2)])
     await invoked.world.entered.wait()
     invoked.start([a_stop(2)])
     message = await invoked.result()
-    assert message.operation_id == "op_2"
+    assert (message.operation_id, message.outcome.certainty) == ("op_2", "not_executed")
     invoked.world.go.set()
     await invoked.invoker.settled()
+
+
+async def test_what_is_cancelled_in_the_turn_that_starts_it_does_not_begin_and_says_so() -> None:
+    invoked = Invoked()
+    invoked.start([a_tool_run(1), a_stop(1)])
+    message = await invoked.result()
+    assert (message.outcome.certainty, message.outcome.failure.code) == ("not_executed", Code.CANCELLED)
+    invoked.start([a_probe(), a_stop(1)])
+    message = await invoked.result()
+    assert message.outcome.certainty == "unknown", "of a probe that does not begin, nothing is learned"
+    call = a_model_call()
+    invoked.start([call])
+    assert invoked.invoker.stop_calls(call.owner(), "closed") == 1
+    await invoked.invoker.settled()
+    assert invoked.world.conversations == []
+    assert not invoked.world.entered.is_set()
+
+
+async def test_a_call_is_signalled_once_however_often_it_is_stopped() -> None:
+    invoked = Invoked()
+    invoked.start([a_tool_run(1)])
+    await invoked.world.entered.wait()
+    owner = a_tool_run(1).owner()
+    assert invoked.invoker.owners() == [owner]
+    assert [invoked.invoker.stop_calls(owner, "cancelled") for _ in range(3)] == [1, 0, 0]
+    await invoked.result()
+    assert invoked.world.cancelled == ["op_1"]
 
 
 async def test_no_more_tools_run_at_a_time_than_there_are_places() -> None:

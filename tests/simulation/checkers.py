@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from placet import limits
 from placet.canonical import canonical_text
 from placet.columns import ENDED, FIELDS, KEYS, values_of
+from placet.errors import Code
 from placet.ids import Address
 from placet.messages import APPROVAL, OPERATION, RUN, DecideApproval
 from placet.requests import ApprovalRequest
@@ -98,6 +99,10 @@ class Checker:
         elif word == "not_allowed":
             own = request is not None and message.reviewer.id == request.initiator
             self._check(own or message.reviewer.kind is not PrincipalKind.HUMAN, "I5", f"{name} was told not allowed")
+        elif word == "refused":
+            told = answer["failure"]["code"]
+            unsigned = told == Code.SIGNATURE_INVALID and message.reviewer.kind is not PrincipalKind.HUMAN
+            self._check(unsigned, "I5", f"{name} was refused: {told}")
         elif word == "invalid":
             known = ("approve", "reject", "executed", "not_executed")
             fits = request is not None and (message.decision in known[2:]) == (request.scope == "operation_outcome")

@@ -31,7 +31,9 @@ from placet.messages import (
     task_thread,
 )
 from placet.requests import ApprovalRequest
+from placet.signatures import SigningKey
 from placet.values import Principal, PrincipalKind
+from tests.signing import GATEWAY, a_key, signed
 from tests.simulation.people import Voice
 from tests.simulation.scheduler import Signal
 from tests.simulation.workload import TENANT, RunPlan
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 
 MALLORY = Principal(kind=PrincipalKind.HUMAN, id="mallory")
 """A person of another tenant."""
+SIGNED_MS = 24 * 3_600_000
+"""For how long before and after it was signed a decision counts: clocks here leap far."""
 PATIENCE_MS = 3_000
 TRIES_MAX = 400
 """An asker who has heard nothing final after so many tries in a healed world has found a bug."""
@@ -153,7 +157,7 @@ class Clients:
             return
         await scheduler.sleep(voice.then_after_ms)
         if voice.then == "other":
-            other = message.model_copy(update={"decision": "reject" if word == "approve" else "approve"})
+            other = self._signed(message.model_copy(update={"decision": "reject" if word == "approve" else "approve"}))
             refused = await self._decide(other, f"{voice.decision_id}#other")
             told = refused is None or refused["answer"] not in ("accepted", "duplicate")
             self._world.history.check(told, "I6", f"decision id used twice: {refused}")
@@ -173,7 +177,7 @@ class Clients:
             "wrong": request.request_hash[::-1],
             "upper": request.request_hash.upper(),
         }
-        return DecideApproval(
+        message = DecideApproval(
             tenant=TENANT,
             run_id=request.run_id,
             request_id=request.request_id,
@@ -181,6 +185,16 @@ class Clients:
             request_hash=hashes[voice.hash_text],
             decision=word,
             reviewer=Principal(kind=voice.kind, id=voice.person),
+        )
+        return self._signed(message)
+
+    def _signed(self, message: DecideApproval) -> DecideApproval:
+        """As the gateway signs it, which does not sign for machines. Its clock and the store's need not agree."""
+        if message.reviewer.kind is not PrincipalKind.HUMAN:
+            return message
+        now_ms = self._world.clock.now_ms()
+        return signed(
+            message, now_ms, GATEWAY, issued_at_ms=max(0, now_ms - SIGNED_MS), not_after_ms=now_ms + SIGNED_MS
         )
 
     async def _decide(self, message: DecideApproval, name: str) -> Answer | None:
@@ -249,6 +263,21 @@ class Clients:
         return pick(forged)()
 
 
+def _forged_decision(
+    names: dict[str, Any], request: ApprovalRequest, key: SigningKey | None = None, **said: Any
+) -> DecideApproval:
+    """What somebody says who can write to the queues between the services: unsigned, signed with a key that nobody has
+    registered, or with an envelope around that says something else.
+    """
+    message = DecideApproval(
+        **names, decision_id="d-forged", request_hash=request.request_hash, decision="approve", reviewer=MALLORY
+    )
+    if key is None:
+        return message
+    lent = signed(message, request.requested_at_ms, key, **said, not_after_ms=request.requested_at_ms + SIGNED_MS)
+    return message.model_copy(update={"signed": lent.signed})
+
+
 _FORGED_FOR_REQUESTS: list[Callable[[dict[str, Any], ApprovalRequest], Message]] = [
     lambda names, request: ApprovalDecided(
         **names, outcome="approved", asker_machine=request.asker_machine, asker_key=request.asker_key
@@ -265,5 +294,8 @@ _FORGED_FOR_REQUESTS: list[Callable[[dict[str, Any], ApprovalRequest], Message]]
         decision="approve",
         reviewer=MALLORY,
     ),
+    lambda names, request: _forged_decision(names, request),
+    lambda names, request: _forged_decision(names, request, a_key(MALLORY.id)),
+    lambda names, request: _forged_decision(names, request, GATEWAY, decision="reject"),
     lambda names, request: RequestApproval(**names, request=request.model_copy(update={"quorum": 1, "initiator": ""})),
 ]

@@ -26,6 +26,7 @@ INVARIANTS = {
     "I18": "a timer fires, once, and not before its time",
     "I19": "nothing is accepted at or after its deadline",
     "I20": "nobody decides twice, and nobody on an own run",
+    "I21": "nobody votes whose word was not signed by a known key, in every field",
     "I22": "tenants do not touch each other",
     "I23": "the audit chain is whole",
     "I26": "while a run waits for people nothing works for it",

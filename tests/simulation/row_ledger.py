@@ -9,6 +9,7 @@ from typing import Any
 
 from placet import limits
 from placet.canonical import canonical_text
+from placet.errors import ContractError
 from placet.ids import Address
 from placet.messages import RUN
 from placet.requests import ApprovalRequest, request_hash, request_id
@@ -29,8 +30,10 @@ from placet.rows import (
     audit_leaf,
 )
 from placet.runtime.ports import StateWrite
+from placet.signatures import open_envelope
 from placet.statuses import RUN_TERMINAL
 from placet.strict_json import parse
+from tests.signing import GATEWAY
 from tests.simulation.application import ASKING, judgement
 from tests.simulation.history import History
 
@@ -143,6 +146,7 @@ class RowLedger:
         persons = [vote.person_id for vote in self.votes[row.request_id]]
         self._check(row.person_id not in persons, "I20", f"{row.person_id} voted twice on {row.request_id}")
         self._check(row.person_id != request.initiator, "I20", f"{row.person_id} approved an own run")
+        self._check(_is_signed(row), "I21", f"{row.person_id} voted on {row.request_id} without having signed it")
         self.votes[row.request_id].append(row)
 
     def _outcome(self, row: OutcomeRow, now_ms: int) -> None:
@@ -261,3 +265,15 @@ class RowLedger:
         )
         self._check(row == expected, "I23", f"leaf {row.seq} of {row.run_id} does not continue the chain")
         chain.append(row)
+
+
+def _is_signed(row: VoteRow) -> bool:
+    """Whether the gateway has signed exactly this vote, by what the row keeps of it."""
+    try:
+        said = open_envelope(row.evidence_text or "").verified(GATEWAY.entry(tenants=(row.tenant,)))
+    except ContractError:
+        return False
+    written = (row.tenant, row.run_id, row.request_id, row.person_id, row.decision_id, row.decision, row.request_hash)
+    return written == (
+        said.tenant, said.run_id, said.request_id, said.person, said.decision_id, said.decision, said.request_hash,
+    )  # fmt: skip

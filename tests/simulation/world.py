@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from random import Random
 
 from placet.adapters.memory import MemoryStore
+from placet.believing import SignedVoices
 from placet.runtime.engine import Settlement
 from placet_embedded.system import machines
+from tests.signing import ENVIRONMENT, GATEWAY, registered
 from tests.simulation.application import RELEASES, SimApplication
 from tests.simulation.broker import Broker
 from tests.simulation.checkers import Checker
@@ -25,7 +27,7 @@ from tests.simulation.ports import SimArbiter, SimClock, SimStore
 from tests.simulation.processes import Layout, Process, a_layout
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.tail import Tail
-from tests.simulation.workload import PREDICTABLE, Profile, Workload
+from tests.simulation.workload import PREDICTABLE, TENANT, Profile, Workload
 
 TAIL = 40
 """Events that a failing seed prints."""
@@ -77,7 +79,7 @@ class World:
         self.clock = SimClock(self.scheduler)
         self.ledger = Ledger(self.history, exclusive=self.layout.exclusive)
         self.checker = Checker(self)
-        self.machines = machines()
+        self.machines = machines(SignedVoices(ENVIRONMENT, registered(GATEWAY, tenants=(TENANT,))))
         self.store = MemoryStore(clock=self.clock)
         self.broker = Broker(
             self.scheduler, faults, self.history, Random(f"{seed}/broker"), confirming=self.layout.confirming

@@ -12,6 +12,7 @@ import pytest
 from placet.asyncapi import asyncapi_document, asyncapi_text
 from placet.events import EVENTS, CloudEvent, events_of, schema_of, source_of, type_of
 from placet.rows import OutcomeRow, RequestRow, RevocationRow, Row, VoteRow, audit_leaf
+from placet.signatures import PAYLOAD_TYPE, DecisionStatement, SignedEnvelope
 from tests.builders import RUN_ID, T0, TENANT
 from tests.vocabulary.reviewed import create, tool_call
 
@@ -136,6 +137,16 @@ def test_the_document_has_a_channel_and_an_operation_for_every_event() -> None:
     addresses = {channel["address"] for channel in document["channels"].values()}
     assert len(sent) == len(EVENTS)
     assert {data.name for data in EVENTS} <= addresses
+
+
+def test_the_document_describes_a_signed_decision_as_it_is_read() -> None:
+    schemas = asyncapi_document(VERSION)["components"]["schemas"]
+    envelope = schemas["SignedDecision"]
+    assert set(envelope["required"]) == set(envelope["properties"]) == set(SignedEnvelope.model_fields)
+    assert envelope["additionalProperties"] is False
+    assert envelope["properties"]["payloadType"]["const"] == PAYLOAD_TYPE
+    assert envelope["properties"]["payload"]["contentSchema"] == {"$ref": "#/components/schemas/DecisionStatement"}
+    assert set(schemas["DecisionStatement"]["properties"]) == set(DecisionStatement.model_fields)
 
 
 def test_the_document_in_the_repository_is_the_one_of_this_version() -> None:

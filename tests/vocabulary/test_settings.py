@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from placet.settings import FILE, Finding, Settings, is_secret, missing, parse_settings, variable_of
+from placet.views import AppView
 
 DATABASE = "postgresql://planner:hush-hush@db:5432/placet"
 FILES = {"/run/secrets/url": f"{DATABASE}\n", "/run/secrets/empty": " \n"}
@@ -58,6 +59,10 @@ def test_nothing_set_is_the_defaults_and_nothing_is_said() -> None:
         ("HTTP_NAMES", "placet.example.org,10.0.0.1", ("placet.example.org", "10.0.0.1")),
         ("LOG_FORMAT", "text", "text"),
         ("TOKEN", "x" * 32, "x" * 32),
+        ("EVENTS", "true", True),
+        ("EVENTS", "false", False),
+        ("OPERATORS", "true", True),
+        ("APP_VIEW", '{"name":"release","version":"1"}', AppView(name="release", version="1")),
     ],
 )
 def test_a_good_value_is_taken(variable: str, value: str, expected: object) -> None:
@@ -75,6 +80,8 @@ BAD = [
     ("TENANT", "\x00"),
     ("APP", "examples.release"),
     ("APP", "examples/release:app"),
+    ("APP_VIEW", "{"),
+    ("APP_VIEW", '{"name":"release"}'),
     ("HOSTS", "dispatcher,gateway"),
     ("HOSTS", "planner,planner"),
     ("DATABASE_URL", "mysql://u:hush-hush@h/d"),
@@ -84,6 +91,8 @@ BAD = [
     ("REDIS_URL", "redis://:hush-hush@h:port/0"),
     ("TOKEN", "hush-hush"),
     ("TOKEN", "hush-hush " * 5),
+    ("DECISION_KEYS", "keys.json"),
+    ("SIGNING_KEY", "hush-hush"),
     ("ROLE_PREFIX", "Placet"),
     ("ROLE_PASSWORDS", "planner=hush"),
     ("ROLE_PASSWORDS", "nobody=hush-hush-hush-hush"),
@@ -105,6 +114,9 @@ BAD = [
     ("HTTP_HOST", ""),
     ("HTTP_PORT", "http"),
     ("HTTP_NAMES", "https://placet.example.org"),
+    ("EVENTS", "sometimes"),
+    ("OPERATORS", "alice"),
+    ("DEAD_LETTERS_MAX", "0"),
     ("LOG_LEVEL", "loud"),
     ("LOG_FORMAT", "xml"),
 ]
@@ -217,5 +229,6 @@ def test_names_and_variables_correspond() -> None:
         "amqp_url",
         "redis_url",
         "token",
+        "signing_key",
         "role_passwords",
     }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import ValidationError
 
 from placet.errors import Code, ContractError, InvariantError
+from placet.messages import OPERATION, RUN, ApprovalDecided, CancelOperation
 from placet.topology import (
     DEAD_QUEUE,
     DECISIONS_EXCHANGE,
@@ -14,11 +16,13 @@ from placet.topology import (
     PACK_MAX,
     PREFIX,
     QUEUES,
+    RESUME,
     SUBMISSIONS_EXCHANGE,
     TOOL_EXECUTOR,
     WORK_EXCHANGE,
     Route,
     make_topology,
+    queue_of,
     tool_pool,
 )
 
@@ -71,6 +75,7 @@ def test_a_signal_for_a_running_tool_does_not_wait_behind_calls_that_wait_for_a_
     assert throttled[PREFIX + starts.key]
     assert not throttled[PREFIX + signals.key]
     assert starts.pack_max < signals.pack_max == PACK_MAX
+    assert TOPOLOGY.route(f"{TOOL_EXECUTOR}.control", "operation.cancel") == signals, "also when it is passed on"
 
 
 def test_an_event_is_published_by_its_name_and_may_have_no_listener() -> None:
@@ -82,11 +87,25 @@ def test_a_destination_that_nobody_serves_is_named() -> None:
         TOPOLOGY.route(tool_pool("tpu"), "operation.execute")
 
 
-@pytest.mark.parametrize("name", ["", "GPU", "a b", "a.b", "ä", "control"])
+@pytest.mark.parametrize("name", ["", "GPU", "a b", "a.b", "ä", "control", "-a", "a-", "a\n", "a" * 65])
 def test_a_pool_is_named_by_a_plain_word(name: str) -> None:
     with pytest.raises(ContractError) as caught:
         make_topology([name])
     assert caught.value.code is Code.SETTING_INVALID
+
+
+def test_what_is_for_an_operation_goes_to_the_pool_that_it_names() -> None:
+    names = {"tenant": "acme", "run_id": "run-1"}
+    assert queue_of(CancelOperation(**names, operation_id="op_1", reason="", pool="gpu")) == tool_pool("gpu")
+    answer = {"request_id": "apr_1", "outcome": "executed", "asker_key": "op_1", "asker_pool": "gpu"}
+    assert queue_of(ApprovalDecided(**names, **answer, asker_machine=OPERATION)) == tool_pool("gpu")
+    assert queue_of(ApprovalDecided(**names, **answer, asker_machine=RUN)) == RESUME
+
+
+@pytest.mark.parametrize("pool", ["gpu.control", "GPU", "a b", "-", "a\n"])
+def test_a_message_cannot_name_a_queue_by_its_pool(pool: str) -> None:
+    with pytest.raises(ValidationError):
+        CancelOperation(tenant="acme", run_id="run-1", operation_id="op_1", reason="", pool=pool)
 
 
 def test_the_marker_names_the_topology_and_changes_with_it() -> None:

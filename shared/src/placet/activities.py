@@ -8,7 +8,7 @@ from pydantic import Field
 
 from placet.ids import Address
 from placet.messages import OPERATION, THREAD, Purpose
-from placet.values import Name, RunId, Value
+from placet.values import Name, PoolName, RunId, Value
 
 
 class ActivityBase(Value):
@@ -57,6 +57,8 @@ class RunTool(ActivityBase):
     """`operation_id` for tools that dedupe; `operation_id:n` for tools that can seal an attempt."""
     timeout_ms: int
     """Counted from the call. Whatever deadline there is, is in it: it was computed by the store's clock."""
+    pool: PoolName = ""
+    """Where it runs, and where its result is for."""
 
     def owner(self) -> Address:
         return Address(self.run_id, OPERATION, self.operation_id)
@@ -78,6 +80,7 @@ class ProbeTool(ActivityBase):
     idempotency_key: str
     seal: bool
     timeout_ms: int
+    pool: PoolName = ""
 
     def owner(self) -> Address:
         return Address(self.run_id, OPERATION, self.operation_id)

@@ -16,6 +16,7 @@ from placet import events
 from placet.events import CloudEvent, EventData
 from placet.machine import Receipt
 from placet.messages import SubmitRun
+from placet.signatures import PAYLOAD_TYPE, DecisionStatement, SignedEnvelope
 from placet.topology import (
     DECIDE_KEY,
     DECISIONS_EXCHANGE,
@@ -29,27 +30,10 @@ JSON = "application/json"
 BINDING = "0.3.0"
 _REF = "#/components/schemas/{model}"
 
-_SIGNED: dict[str, Any] = {
-    "title": "SignedDecision",
-    "description": "DSSE: `payload` is the exact bytes of the decision in base64, signed with the reviewer's own key.",
-    "type": "object",
-    "required": ["payloadType", "payload", "signatures"],
-    "properties": {
-        "payloadType": {"type": "string"},
-        "payload": {"type": "string", "contentEncoding": "base64"},
-        "signatures": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["keyid", "sig"],
-                "properties": {
-                    "keyid": {"type": "string"},
-                    "sig": {"type": "string", "contentEncoding": "base64"},
-                },
-            },
-        },
-    },
-}
+_SIGNED = (
+    "DSSE. `payload` is the exact bytes of a decision in base64; what is signed, with Ed25519, is DSSE's encoding of "
+    "`payloadType` and these bytes. Exactly one signature, by a key that is registered under `keyid`."
+)
 
 
 def asyncapi_text(version: str) -> str:
@@ -160,7 +144,9 @@ def _event_message(event: type[EventData]) -> dict[str, Any]:
 
 
 def _schemas() -> dict[str, Any]:
-    models: tuple[type[BaseModel], ...] = (SubmitRun, Receipt, CloudEvent, *events.EVENTS)
+    models: tuple[type[BaseModel], ...] = (
+        SubmitRun, SignedEnvelope, DecisionStatement, Receipt, CloudEvent, *events.EVENTS,
+    )  # fmt: skip
     _, made = models_json_schema([(model, "validation") for model in models], ref_template=_REF)
     schemas: Mapping[str, Any] = made["$defs"]
     submission = {
@@ -174,7 +160,22 @@ def _schemas() -> dict[str, Any]:
             "message": {"$ref": _REF.format(model=SubmitRun.__name__)},
         },
     }
-    return {**schemas, "Submission": submission, "SignedDecision": _SIGNED}
+    named = {name: schema for name, schema in schemas.items() if name != SignedEnvelope.__name__}
+    return {**named, "Submission": submission, "SignedDecision": _signed(schemas[SignedEnvelope.__name__])}
+
+
+def _signed(envelope: Mapping[str, Any]) -> dict[str, Any]:
+    """The envelope's own schema, with what its texts hold."""
+    fields = envelope["properties"]
+    payload = {
+        **fields["payload"],
+        "contentEncoding": "base64",
+        "contentMediaType": PAYLOAD_TYPE,
+        "contentSchema": {"$ref": _REF.format(model=DecisionStatement.__name__)},
+    }
+    kind = {**fields["payloadType"], "const": PAYLOAD_TYPE}
+    described = {**fields, "payload": payload, "payloadType": kind}
+    return {**envelope, "title": "SignedDecision", "description": _SIGNED, "properties": described}
 
 
 def _first_line(event: type[EventData]) -> str:

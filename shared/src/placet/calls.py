@@ -10,7 +10,7 @@ from pydantic import Field
 from placet import limits
 from placet.errors import Certainty, Code, ErrorClass, Failure
 from placet.retries import RetryPolicy
-from placet.values import Name, Usage, Value
+from placet.values import Name, PoolName, Usage, Value
 
 
 class EffectClass(StrEnum):
@@ -36,6 +36,8 @@ class ToolSpec(Value):
     can_seal: bool = False
     quiescence_ms: int = 0
     """How long after the worker of an attempt is gone its request may still have its effect."""
+    pool: PoolName = ""
+    """Whose executors run it; empty: the common ones."""
 
 
 class ToolCall(Value):

@@ -7,6 +7,7 @@ columns of the attempt.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, get_args
@@ -91,6 +92,21 @@ def row_of(table: str, values: Sequence[Any]) -> Row:
     if table == OperationRow.table:
         named["consequential"] = bool(named["consequential"])
     return ROWS[table].model_construct(**named)
+
+
+def shown_body(body: bytes, length: int) -> dict[str, Any]:
+    """The body of a dead letter, or its beginning, as people are shown it: what is no text is escaped. `bytes`: how
+    long all of it is."""
+    return {"bytes": length, "body": body.decode(errors="backslashreplace")}
+
+
+def exact(body: bytes) -> dict[str, Any]:
+    """`body_base64` of a body that is no text, from which it can be had as it was; None for one that is."""
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}
+    return {"body_base64": None}
 
 
 def unstorable(values: Iterable[Any]) -> str | None:

@@ -33,6 +33,12 @@ CALLS_PER_TURN_MAX = 64
 """Tool calls in one model turn."""
 RESULT_BYTES_MAX = 64 * KIB
 """A tool result as the model sees it."""
+SIGNED_BYTES_MAX = 384 * KIB
+"""A signed decision: the longest reason in base64, with its escapes."""
+SIGNATURE_VALID_MS_MAX = 7 * 24 * 3_600_000
+"""How long a signed decision may be good for: one that lies in a queue over a long weekend still counts."""
+SIGNATURE_SKEW_MS = 60_000
+"""How far a signer's clock may be off the store's."""
 
 BATCH_MAX = 64
 """Messages in one turn of a worker."""
@@ -42,6 +48,10 @@ CONFLICT_TRIES_MAX = 3
 """A key that lost this many races in a row is given back to its queue."""
 DELIVERIES_MAX = 20
 """Deliveries of one message before it is parked as a dead letter."""
+LETTER_BYTES_MAX = JSON_BYTES_MAX
+"""What is kept of the body of a dead letter. None is longer where the broker has the settings that belong to this."""
+LISTED_BYTES_MAX = 4 * KIB
+"""What of the body of a dead letter is shown in a list."""
 
 ATTEMPTS_MAX = 20
 """Upper bound of any retry policy."""
@@ -59,3 +69,4 @@ CLAIM_LEASE_MS = 3_000
 require(CONTENT_BYTES_MAX < JSON_BYTES_MAX, "a message must be able to carry one request")
 require(CONTENT_DEPTH_MAX + 16 <= JSON_DEPTH_MAX, "a message must be able to carry the deepest content")
 require(RESULT_BYTES_MAX < CONTENT_BYTES_MAX, "a result must fit in a message")
+require(2 * SIGNED_BYTES_MAX < JSON_BYTES_MAX, "a decision must carry its envelope, which is text of JSON, as text")

@@ -1,6 +1,7 @@
 """Decides the form of all rules: a pure function from state, message, facts and now to a transition.
 
-A transition moves (new state and effects), absorbs (a repeat, harmless) or refuses (dead letter with a reason).
+A transition moves (new state and effects), absorbs (a repeat, harmless) or refuses (dead letter with a reason). What
+only another process may begin is passed on to it, unapplied.
 There are four effects and no others. Machines read no clock, draw no random number, await and log nothing.
 """
 
@@ -85,7 +86,7 @@ Effect = Send | Invoke | Record | Reply
 class Transition(Generic[S]):
     """What one message does to one state."""
 
-    kind: Literal["moved", "absorbed", "refused"]
+    kind: Literal["moved", "absorbed", "refused", "passed"]
     state: S | None = None
     effects: tuple[Effect, ...] = ()
     failure: Failure | None = None
@@ -110,6 +111,14 @@ def not_yet(state: S, message: Message, due_ms: Instant) -> Transition[S]:
     It comes again. What is absorbed is gone, and whatever waits for the timer would wait for ever.
     """
     return move(state, Send(message, not_before=due_ms))
+
+
+def pass_on(message: Message, reason: str, not_before: Instant | None = None) -> Transition[Any]:
+    """What the message wants begins in another process: it goes there, and nothing is written here.
+
+    `message` is what came, or what came with a better address.
+    """
+    return Transition("passed", None, (Send(message, not_before),), reason=reason)
 
 
 def refuse(code: Code, message: str, *, run_id: str, pointer: str | None = None, **details: Any) -> Transition[Any]:

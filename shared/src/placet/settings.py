@@ -8,6 +8,7 @@ no message shows a secret.
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -17,7 +18,8 @@ from pydantic.config import JsonDict
 
 from placet import topology
 from placet.errors import ContractError
-from placet.values import Name
+from placet.values import Name, PoolName
+from placet.views import AppView
 
 PREFIX = "PLACET_"
 FILE = "_FILE"
@@ -26,6 +28,7 @@ CLIENT = ("URL", "TOKEN", "PERSON", "DATA", "TRACEBACK")
 TESTS = "PLACET_TEST_"
 PORT_MAX = 65_535
 PLACES_MAX = 4_096
+LETTERS_MAX = 10_000_000
 HOUR_MS = 3_600_000
 
 
@@ -54,6 +57,10 @@ def _words(text: object) -> object:
     return tuple(word.strip() for word in text.split(",") if word.strip()) if isinstance(text, str) else text
 
 
+def _document(text: object) -> object:
+    return json.loads(text) if isinstance(text, str) else text
+
+
 def _pairs(text: object) -> object:
     if not isinstance(text, str):
         return text
@@ -78,10 +85,12 @@ def _distinct(words: tuple[str, ...]) -> tuple[str, ...]:
 Port = Annotated[int, Field(ge=0, le=PORT_MAX)]
 Places = Annotated[int, Field(ge=1, le=PLACES_MAX)]
 Address = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.:\[\]-]{1,255}$")]
-Pool = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?$")]
+Pool = Annotated[PoolName, StringConstraints(min_length=1)]
 RolePassword = Annotated[str, StringConstraints(pattern=r"^[!-~]{16,200}$")]
 Host = Literal["dispatcher", "resume", "planner", "tool-executor", "approval"]
 ImportString = Annotated[str, StringConstraints(pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*$")]
+Document = Annotated[str, StringConstraints(pattern=r"^\{")]
+"""JSON, which is read where it is used: what is wrong with it is told there, with its place."""
 Secret = Annotated[str, StringConstraints(min_length=32, max_length=4_096, pattern=r"^[!-~]+$")]
 
 
@@ -107,6 +116,10 @@ class Settings(BaseModel):
     environment: Name = Field("development", description="the name of this installation, such as production")
     tenant: Name = Field("default", description="whose data the gateway shows: a name on one line")
     app: ImportString | None = Field(None, description="the application, such as examples.release:app")
+    app_view: Annotated[AppView, BeforeValidator(_document)] | None = Field(
+        None,
+        description="what the gateway tells of the application, of which it runs no code: as `placet describe` prints",
+    )
     hosts: Annotated[tuple[Host, ...], BeforeValidator(_words), AfterValidator(_distinct)] = Field(
         (), description=f"the machines this process hosts, of {', '.join(topology.QUEUES)}, with commas between them"
     )
@@ -134,6 +147,18 @@ class Settings(BaseModel):
         repr=False,
         json_schema_extra=_SECRET,
         description="the gateway's bearer token: at least 32 visible characters",
+    )
+
+    decision_keys: Document | None = Field(
+        None,
+        repr=False,
+        description="the registry of keys whose decisions are believed, as JSON; a file is read again when it changes",
+    )
+    signing_key: Document | None = Field(
+        None,
+        repr=False,
+        json_schema_extra=_SECRET,
+        description="the gateway's own key, which signs for whoever decides there: what `placet keys new` writes",
     )
 
     role_prefix: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,39}$")] = Field(
@@ -177,6 +202,19 @@ class Settings(BaseModel):
     http_port: Port = Field(7300, description=f"the port on which the gateway listens: 0 (any free one) to {PORT_MAX}")
     http_names: Annotated[tuple[Address, ...], BeforeValidator(_words), AfterValidator(_distinct)] = Field(
         (), description="names the gateway answers to besides loopback, with commas between them"
+    )
+    events: bool = Field(
+        False, description="whether run.* and approval.* are published for the outside on placet.events: true or false"
+    )
+    operators: bool = Field(
+        False,
+        description="whether the gateway also shows dead letters of no known tenant, which are the operators': true or "
+        "false",
+    )
+    dead_letters_max: Annotated[int, Field(ge=1, le=LETTERS_MAX)] = Field(
+        10_000,
+        description="dead letters that are kept for each of the broker's queues: a whole number from 1 to "
+        f"{LETTERS_MAX}",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="debug, info, warning or error")
     log_format: Literal["json", "text"] = Field("json", description="json or text")

@@ -27,6 +27,8 @@ PAYLOAD_TYPE = "application/vnd.placet.decision.v1+json"
 SIGNATURE_BYTES = 64
 REMEMBERED_MAX = 4_096
 """Checks that are remembered. Opener, rules and every fold after a lost race look at the same envelope."""
+REMEMBERED_BYTES_MAX = 4 * limits.KIB
+"""Of a payload, so that what strangers send cannot fill the memory. Nearly all decisions are shorter."""
 
 V = TypeVar("V", bound=Value)
 Word = Annotated[str, StringConstraints(max_length=limits.NAME_CHARS_MAX, pattern=r"^[^\x00]*$")]
@@ -193,8 +195,12 @@ def message_of(statement: DecisionStatement, signed: str) -> DecideApproval:
     )
 
 
-@lru_cache(maxsize=REMEMBERED_MAX)
 def _is_signed(public_key: str, payload: bytes, signature: bytes) -> bool:
+    verify = _verifies if len(payload) > REMEMBERED_BYTES_MAX else _verifies_remembered
+    return verify(public_key, payload, signature)
+
+
+def _verifies(public_key: str, payload: bytes, signature: bytes) -> bool:
     try:
         public = Ed25519PublicKey.from_public_bytes(key_bytes(public_key))
         public.verify(signature, pre_authentication(PAYLOAD_TYPE, payload))
@@ -203,9 +209,16 @@ def _is_signed(public_key: str, payload: bytes, signature: bytes) -> bool:
     return True
 
 
-@lru_cache(maxsize=REMEMBERED_MAX)
 def _statement(payload: bytes) -> DecisionStatement:
+    return (_read if len(payload) > REMEMBERED_BYTES_MAX else _read_remembered)(payload)
+
+
+def _read(payload: bytes) -> DecisionStatement:
     return _closed(payload, DecisionStatement)
+
+
+_verifies_remembered = lru_cache(maxsize=REMEMBERED_MAX)(_verifies)
+_read_remembered = lru_cache(maxsize=REMEMBERED_MAX)(_read)
 
 
 def _closed(data: bytes | str, model: type[V]) -> V:

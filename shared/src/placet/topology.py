@@ -6,6 +6,7 @@ of their own for what wakes a waiting run, for what signals a running tool, and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -13,7 +14,7 @@ from enum import StrEnum
 from placet import limits
 from placet.canonical import digest
 from placet.errors import Code, ContractError, InvariantError
-from placet.messages import APPROVAL, OPERATION, RUN, THREAD, ApprovalDecided, Message
+from placet.messages import APPROVAL, OPERATION, RUN, THREAD, ApprovalDecided, Message, OperationMessage
 
 DISPATCHER = "dispatcher"
 RESUME = "resume"
@@ -39,11 +40,16 @@ _QUEUE_OF = {RUN: DISPATCHER, THREAD: PLANNER, OPERATION: TOOL_EXECUTOR, APPROVA
 def queue_of(message: Message) -> str:
     """The queue a message is published to.
 
-    An approval that wakes a run has a queue of its own, so that a flood of submissions never delays it.
+    An approval that wakes a run has a queue of its own, so that a flood of submissions never delays it. What is for an
+    operation goes to the pool that it names.
     """
     machine = message.to().machine
     if machine == RUN and isinstance(message, ApprovalDecided):
         return RESUME
+    if machine == OPERATION:
+        if isinstance(message, OperationMessage):
+            return tool_pool(message.pool)
+        return tool_pool(message.asker_pool if isinstance(message, ApprovalDecided) else "")
     return _QUEUE_OF[machine]
 
 
@@ -58,11 +64,15 @@ DECISIONS_EXCHANGE = "placet.decisions"
 """Outsiders publish signed `approval.decide` here, and nothing else. Of its own: a right to write is by exchange."""
 EVENTS_EXCHANGE = "placet.events"
 """Topic. Services publish `run.*` and `approval.*` as CloudEvents, and hints for open windows; anybody may listen."""
+STOPS_EXCHANGE = "placet.stops"
+"""Says which calls to the world are no longer wanted, by their machine; whoever makes such calls listens."""
 DEAD_EXCHANGE = "placet.dead"
 DEAD_QUEUE = "placet.dead"
 """Where what nobody could handle is kept until a person has looked at it."""
 HINTS_KEY = "hint"
 """Routing key of hints on the events exchange: run ids of which something was committed, one a line."""
+INGRESS = f"{PREFIX}ingress."
+"""What the names of queues begin with that outsiders fill."""
 SUBMIT_KEY = "run.submit"
 DECIDE_KEY = "approval.decide"
 
@@ -188,7 +198,7 @@ class Topology:
         if destination == EVENTS:
             return Route(EVENTS_EXCHANGE, message_type, mandatory=False)
         if destination.startswith(TOOL_EXECUTOR) and message_type in _CONTROL_TYPES:
-            destination += _CONTROL
+            destination = destination.removesuffix(_CONTROL) + _CONTROL  # what is passed on names its queue
         if destination not in self.routes:
             raise InvariantError(f"no queue serves the destination {destination!r}")
         return self.routes[destination]
@@ -206,6 +216,15 @@ class Topology:
         return f"{PREFIX}topology.{digest(content)[:16]}"
 
 
+POOL_NAMES = "a word of lower-case letters, digits and '-', at most 64, other than 'control'"
+_POOL = re.compile(r"[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?")
+
+
+def is_pool(name: str) -> bool:
+    """Whether a pool of tool executors beside the common one can be called so."""
+    return _POOL.fullmatch(name) is not None and name != _CONTROL[1:]
+
+
 def tool_pool(pool: str) -> str:
     """The destination of a pool of tool executors; the empty name is the common one."""
     return f"{TOOL_EXECUTOR}.{pool}" if pool else TOOL_EXECUTOR
@@ -218,10 +237,8 @@ def make_topology(pools: Iterable[str] = ()) -> Topology:
     """
     names = tuple(dict.fromkeys(pools))
     for name in names:
-        if not name.replace("-", "").isalnum() or not name.isascii() or name.lower() != name or name == _CONTROL[1:]:
-            raise ContractError(
-                Code.SETTING_INVALID, f"a tool pool is named in lower-case letters, digits and '-', not {name!r}"
-            )
+        if not is_pool(name):
+            raise ContractError(Code.SETTING_INVALID, f"a tool pool is named by {POOL_NAMES}, not by {name!r}")
     tools = [tool_pool(""), *map(tool_pool, names)]
     work = [DISPATCHER, RESUME, PLANNER, APPROVALS, *tools, *(tool + _CONTROL for tool in tools)]
     ingress = {
@@ -246,6 +263,7 @@ def make_topology(pools: Iterable[str] = ()) -> Topology:
             Exchange(SUBMISSIONS_EXCHANGE, Kind.DIRECT),
             Exchange(DECISIONS_EXCHANGE, Kind.DIRECT),
             Exchange(EVENTS_EXCHANGE, Kind.TOPIC),
+            Exchange(STOPS_EXCHANGE, Kind.DIRECT),
             Exchange(DEAD_EXCHANGE, Kind.FANOUT),
         ),
         queues=(

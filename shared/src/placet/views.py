@@ -260,8 +260,14 @@ class DeadLetterView(View):
     code: str
     reason: str
     at_ms: int
+    queue: str | None = None
+    """The broker's queue that it was taken from; None for what was parked before it got there."""
+    about: dict[str, Any] | None = None
+    """How it came to that queue: exchange, routing_key, content_type, message_id, user_id, headers and so on."""
+    bytes: int | None = None
+    """How long the message is. A list shows its beginning."""
     body: str | None = None
-    """The message, as far as it is text."""
+    """The message; what of it is no text is escaped."""
 
 
 class DeadLetterPage(View):
@@ -275,6 +281,8 @@ class DeadLetter(DeadLetterView):
     """One of them, and whether its message has been applied since, which the run's journal says."""
 
     applied: bool
+    body_base64: str | None = None
+    """The message as it was, where it is no text."""
 
 
 class Redriven(View):

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace as with_fields
 from typing import Any
 
+from placet import believing
 from placet.adapters.memory import MemoryStore
+from placet.believing import SignedVoices
 from placet.columns import FIELDS, KEYS, values_of
 from placet.machine import Receipt
 from placet.rows import OutcomeRow
 from placet.runtime import worker
 from placet.runtime.engine import Engine
 from placet.runtime.fold import Fold
+from placet.voices import Heard
 from placet_approval import decisions as deciding
 from placet_approval.state import ApprovalState
 from tests.simulation.mutants.mutant import RACES, around, knowing, mutant, quiet, replace
@@ -181,3 +184,25 @@ def _edited(original: Any, store: Any, unit: Any, *rest: Any) -> None:
 
 
 mutant("a row is edited where it is kept", "I3", lambda: [around(MemoryStore, "_write", _edited)], RACES)
+
+mutant(
+    "a decision is believed without a signature",
+    "I21",
+    lambda: [replace(SignedVoices, "hear", lambda self, message, facts, now_ms: Heard())],
+    only="forged",
+)
+mutant(
+    "a decision is believed because some key has signed something",
+    "I21",
+    lambda: [replace(believing, "message_of", lambda statement, signed: _Anything())],
+    only="forged",
+)
+
+
+class _Anything:
+    """Equal to every message."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return True

@@ -12,7 +12,14 @@ from placet.hosting.program import main
 from placet.topology import APPROVALS
 from placet_approval.machine import ApprovalMachine
 
-PARTS = Parts(service="approval", queues=(APPROVALS,), machine=ApprovalMachine, application=False, arbiter=True)
+PARTS = Parts(
+    service="approval",
+    queues=(APPROVALS,),
+    machine=lambda _: ApprovalMachine(),
+    decides=ApprovalMachine,
+    application=False,
+    arbiter=True,
+)
 
 if __name__ == "__main__":
     sys.exit(main(PARTS))

@@ -1,23 +1,28 @@
 """Decides what one person's voice comes to: the order of checks, the one vote a person has, the first outcome.
 
 Order (DESIGN §5.5, conformance C15), first match answers:
-reviewer and word → the request exists → its row verifies → the same decision again → the quoted hash is the request's
+the voice is believed (signature, key, environment, every field as it was signed) → reviewer and word → the request
+exists → its row verifies → the same decision again → the signature is in its time → the quoted hash is the request's
 (else stale) → the decision's id is new → this person may decide → not decided yet (else conflict, closed or expired)
 → the run still wants it → in time → this person has not voted. Stale comes before conflict: whoever looked at other
-bytes learns that first.
+bytes learns that first. The time of a signature comes after the repeat: whoever asks late for the receipt of what was
+recorded in time gets it.
+
+Of a voice that is not believed nothing is written, not even an answer: its decision id is still its owner's.
 """
 
 from __future__ import annotations
 
-from placet.errors import Code, TerminalError
+from placet.errors import Code, Failure, TerminalError
 from placet.facts import Facts
 from placet.instants import Instant
-from placet.machine import Effect, Record, Transition
+from placet.machine import Effect, Record, Transition, refuse
 from placet.messages import RUN, DecideApproval, OutcomeWord
 from placet.requests import ApprovalRequest, verify_request
 from placet.rows import VoteRow
 from placet.statuses import RUN_TERMINAL
 from placet.values import PrincipalKind
+from placet.voices import Heard, Voices
 from placet_approval.answers import Asked, answered, asked_to_decide, refused, unanswered, unknown
 from placet_approval.state import ApprovalState, Vote, settled
 
@@ -27,9 +32,12 @@ OUTCOME_WORDS = ("executed", "not_executed")
 
 
 def decide(
-    state: ApprovalState | None, message: DecideApproval, facts: Facts, now_ms: Instant
+    state: ApprovalState | None, message: DecideApproval, facts: Facts, now_ms: Instant, voices: Voices
 ) -> Transition[ApprovalState]:
     """Answer one decision; the state is None for an unknown request and for another tenant's."""
+    heard = voices.hear(message, facts, now_ms)
+    if isinstance(heard, Failure):
+        return refuse(heard.code, heard.message, run_id=message.run_id, pointer=heard.pointer)
     words = _words_for(state)
     if not message.reviewer.id.strip():
         return unanswered(message, "invalid", Code.APPROVAL_VALIDATION_ERROR, "the reviewer has no id")
@@ -46,6 +54,9 @@ def decide(
     first = facts.decision_attempt(state.run_id, state.request_id, asked.decision_id)
     if first is not None and first.content_digest == asked.content_digest:
         return answered(state, asked, "duplicate", now_ms, stored_text=first.receipt_text)
+    out_of_time = _out_of_time(heard, now_ms)
+    if out_of_time:
+        return refuse(Code.SIGNATURE_EXPIRED, out_of_time, run_id=message.run_id)
     if message.request_hash != request.request_hash:
         told = "the hash is not that of the request: look at it again and decide on what it says"
         return refused(state, asked, "stale", now_ms, Code.APPROVAL_STALE_DECISION, told)
@@ -55,8 +66,17 @@ def decide(
     return (
         _allowed(state, message, asked, request, now_ms)
         or _too_late(state, asked, facts, now_ms)
-        or _vote(state, message, asked, request, now_ms)
+        or _vote(state, message, asked, request, now_ms, heard)
     )
+
+
+def _out_of_time(heard: Heard, now_ms: Instant) -> str:
+    """Why the store's clock speaks against the signature; empty where it does not."""
+    if heard.not_before_ms is not None and now_ms < heard.not_before_ms:
+        return "the decision was signed in the future: the signer's clock is wrong"
+    if heard.until_ms is not None and now_ms >= heard.until_ms:
+        return "the signature is too old: decide again, under the same decision id"
+    return ""
 
 
 def _words_for(state: ApprovalState | None) -> tuple[str, ...]:
@@ -120,7 +140,12 @@ def _too_late(state: ApprovalState, asked: Asked, facts: Facts, now_ms: Instant)
 
 
 def _vote(
-    state: ApprovalState, message: DecideApproval, asked: Asked, request: ApprovalRequest, now_ms: Instant
+    state: ApprovalState,
+    message: DecideApproval,
+    asked: Asked,
+    request: ApprovalRequest,
+    now_ms: Instant,
+    heard: Heard,
 ) -> Transition[ApprovalState]:
     """The vote, and the outcome where it is the deciding one."""
     vote = VoteRow(
@@ -133,7 +158,7 @@ def _vote(
         request_hash=asked.request_hash,
         reason=message.reason,
         shown_digest=message.shown_digest,
-        evidence_text=None,
+        evidence_text=message.signed,
         voted_at_ms=now_ms,
     )
     votes = (*state.votes, Vote(person_id=asked.person_id, decision=message.decision))
@@ -152,7 +177,8 @@ def _vote(
             use_by_ms=request.use_by_ms,
         )
         effects += [row, told]
-    return answered(after, asked, "accepted", now_ms, *effects, before_ms=state.expires_at_ms)
+    ends = [at for at in (state.expires_at_ms, heard.until_ms) if at is not None]
+    return answered(after, asked, "accepted", now_ms, *effects, before_ms=min(ends, default=None))
 
 
 def _decided(votes: tuple[Vote, ...], quorum: int) -> tuple[OutcomeWord, tuple[str, ...]] | None:

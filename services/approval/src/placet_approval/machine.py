@@ -30,6 +30,7 @@ from placet.messages import (
 from placet.requests import ApprovalRequest, same_request, verify_request
 from placet.rows import STATE, FactKey, RequestRow, RevocationRow
 from placet.values import PrincipalKind
+from placet.voices import NoVoices, Voices
 from placet_approval.answers import answered, asked_to_revoke, refused, unanswered, unknown
 from placet_approval.decisions import decide
 from placet_approval.state import ApprovalState, settled
@@ -47,6 +48,10 @@ class ApprovalMachine:
     messages: frozenset[type[Message]] = frozenset(
         {RequestApproval, DecideApproval, RevokeApproval, ExpireApproval, CloseApproval}
     )
+
+    def __init__(self, voices: Voices | None = None) -> None:
+        """`voices`: tells whose word a decision is. Without it nobody is believed, and nothing is ever decided."""
+        self._voices: Voices = voices or NoVoices()
 
     def reads(self, message: Message) -> Sequence[FactKey]:
         """The question's row, the first answer under a decision id, and how run and operation stand."""
@@ -74,7 +79,7 @@ class ApprovalMachine:
             case RequestApproval():
                 return _request(state, known, message, facts, now_ms)
             case DecideApproval():
-                return decide(asked, message, facts, now_ms)
+                return decide(asked, message, facts, now_ms, self._voices)
             case RevokeApproval():
                 return _revoke(asked, message, facts, now_ms)
             case ExpireApproval():
@@ -118,6 +123,7 @@ def _open(withdrawn: ApprovalState | None, message: RequestApproval, now_ms: Ins
         operation_id=request.operation_id,
         asker_machine=request.asker_machine,
         asker_key=request.asker_key,
+        asker_pool=message.asker_pool,
         expires_at_ms=None if request.expires_at_ms is None else Instant(request.expires_at_ms),
     )
     row = Record(RequestRow(tenant=request.tenant, run_id=request.run_id, request=request))

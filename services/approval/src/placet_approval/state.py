@@ -9,7 +9,7 @@ from placet.machine import Record, Send, State
 from placet.messages import ApprovalDecided, OutcomeWord
 from placet.requests import Scope
 from placet.rows import OutcomeRow
-from placet.values import Value
+from placet.values import PoolName, Value
 
 Status = Literal["open", "approved", "rejected", "expired", "cancelled", "superseded", "revoked", "settled"]
 _STATUS: dict[OutcomeWord, Status] = {
@@ -42,6 +42,7 @@ class ApprovalState(State):
     """The operation an approval lets start; empty where there is none."""
     asker_machine: str = ""
     asker_key: str = ""
+    asker_pool: PoolName = ""
     expires_at_ms: Instant | None = None
     votes: tuple[Vote, ...] = ()
     answers: int = 0
@@ -71,6 +72,7 @@ class ApprovalState(State):
                 outcome=self.outcome,
                 asker_machine=self.asker_machine,
                 asker_key=self.asker_key,
+                asker_pool=self.asker_pool,
             )
         )
 

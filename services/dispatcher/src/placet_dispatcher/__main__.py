@@ -13,7 +13,7 @@ from placet.hosting.program import main
 from placet.topology import DISPATCHER, RESUME
 from placet_dispatcher.machine import RunMachine
 
-PARTS = Parts(service="dispatcher", queues=(DISPATCHER, RESUME), machine=RunMachine, application=True)
+PARTS = Parts(service="dispatcher", queues=(DISPATCHER, RESUME), machine=lambda _: RunMachine(), application=True)
 
 if __name__ == "__main__":
     sys.exit(main(PARTS))

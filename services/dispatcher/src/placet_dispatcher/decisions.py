@@ -172,6 +172,7 @@ def _release_call(draft: Draft, request: PendingRequest) -> None:
                 tenant=draft.state.tenant,
                 run_id=draft.state.run_id,
                 operation_id=call.operation_id,
+                pool=call.pool,
                 request_id=request.request_id,
             )
         )

@@ -283,6 +283,7 @@ class Draft:
                         tenant=self.state.tenant,
                         run_id=self.state.run_id,
                         operation_id=call.operation_id,
+                        pool=call.pool,
                         reason=reason,
                     )
                 )

@@ -109,7 +109,7 @@ def _decided(draft: Draft, position: int, call: Call, input_text: str, read: Cal
     except ContractError as error:
         return _refused(draft, call, Code.TOOL_INPUT_INVALID, f"the validated input is not JSON: {error.message}")
     operation_id = ids.operation_id(draft.state.run_id, task_thread(task.id), task.turn, call.tool_call_id)
-    known = {"agent": agent.name, "consequential": tool.consequential, "operation_id": operation_id}
+    known = {"agent": agent.name, "consequential": tool.consequential, "operation_id": operation_id, "pool": tool.pool}
     call = call.model_copy(update={**texts, **known})
     if digest_of_call(task.id, call) in draft.state.refused_calls:
         message = "a reviewer refused exactly this call before; it was not made and is not asked again"
@@ -171,7 +171,10 @@ def _unjudged(draft: Draft, tool: ToolSpec) -> Judgement:
 def _made(proposal: _Proposal, judgement: Judgement) -> Call:
     draft, call = proposal.draft, proposal.call
     _record(proposal, judgement, None)
-    draft.send(ExecuteOperation(tenant=draft.state.tenant, run_id=draft.state.run_id, operation_id=call.operation_id))
+    state = draft.state
+    draft.send(
+        ExecuteOperation(tenant=state.tenant, run_id=state.run_id, operation_id=call.operation_id, pool=call.pool)
+    )
     return call.model_copy(update={"status": "running", **_NOTHING_ASKED})
 
 

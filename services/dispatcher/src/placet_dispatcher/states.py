@@ -15,7 +15,7 @@ from placet.messages import Mode
 from placet.plans import PlannedTask
 from placet.requests import Scope
 from placet.statuses import RUN_TERMINAL
-from placet.values import Principal, PrincipalKind, Usage, Value
+from placet.values import PoolName, Principal, PrincipalKind, Usage, Value
 
 Phase = Literal["planning", "deciding", "working", "answering", "ended"]
 """The planner's model is at work; the plan is before its gate; tasks are done; the answer is written; over."""
@@ -36,6 +36,8 @@ class Call(Value):
     tool: str
     operation_id: str = ""
     """Empty where the call was refused before it became an operation."""
+    pool: PoolName = ""
+    """Of the tool, when the call was proposed."""
     status: CallStatus
     request_id: str | None = None
     # What was asked, to be compared with what was approved; dropped with the answer.

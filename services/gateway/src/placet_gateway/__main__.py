@@ -23,17 +23,22 @@ from placet.hosting.opening import Opening
 from placet.hosting.program import run_process
 from placet.hosting.serving import unless_ending
 from placet.settings import Settings
+from placet.signatures import Evidence
 from placet_gateway import gateway
 from placet_gateway.identity import DevelopmentIdentity
 from placet_gateway.server import Server
+from placet_gateway.signing import signer_of
 
 log = logging.getLogger("placet.gateway")
 
-NEEDED = {"database_url": "the gateway", "amqp_url": "the gateway", "token": "the gateway"}
+NEEDED = dict.fromkeys(("database_url", "amqp_url", "token", "signing_key"), "the gateway")
 IDENTITY = (
     "whoever has the token is let in, and is believed to be whoever they say they are: let nobody reach this gateway "
     "whom you would not let approve"
 )
+
+EVIDENCE = Evidence(method="development-token", detail="the person is whom the header Placet-Person names")
+"""What is signed with every decision of such a caller."""
 
 
 class Health:
@@ -64,6 +69,7 @@ class Health:
 
 async def serve(settings: Settings, ending: asyncio.Event, *, check_only: bool) -> int:
     """The life of the process; its exit code. Raises PlacetError for what is wrong at the start."""
+    signer = signer_of(settings.signing_key or "", settings.environment, EVIDENCE)
     async with AsyncExitStack() as stack:
         opening = Opening("gateway", settings)
         store = await unless_ending(ending, opening.store())
@@ -77,14 +83,19 @@ async def serve(settings: Settings, ending: asyncio.Event, *, check_only: bool) 
         stack.push_async_callback(door.close)
         door.start()
         health = Health(door)
+        log.info("gateway.signs", extra={"keyid": signer.keyid})
         log.warning("identity.development", extra={"what": IDENTITY})
         http = gateway(
             door,
             store,
             DevelopmentIdentity(settings.token or "", "it is the gateway's PLACET_TOKEN"),
             tenant=settings.tenant,
+            application=settings.app_view,
             health=health,
             hosts=settings.http_names,
+            signer=signer,
+            operators=settings.operators,
+            send_again=door.send_as_it_came,
         )
         config = uvicorn.Config(
             http,

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable
 
 from fastapi import FastAPI
 
+from placet.describing import Described
 from placet.runtime.ports import Door, Reader
+from placet.views import AppView
 from placet_gateway import application as application_routes
 from placet_gateway import batches, letters, openapi, problems, requests, runs
-from placet_gateway.context import Described, Gateway, Health, wall_clock_ms
+from placet_gateway.context import Gateway, Health, SendAgain, Signer, wall_clock_ms
 from placet_gateway.guards import Guard
 from placet_gateway.identity import Identity
 from placet_gateway.streams import HEARTBEAT_S, Streams
@@ -25,14 +27,19 @@ def gateway(
     identity: Identity,
     *,
     tenant: str,
-    application: Described | None = None,
+    application: Described | AppView | None = None,
     health: Health | None = None,
     hosts: Iterable[str] = (),
+    signer: Signer | None = None,
+    operators: bool = False,
+    send_again: SendAgain | None = None,
     ask_timeout_ms: int = ASK_TIMEOUT_MS,
     heartbeat_s: float = HEARTBEAT_S,
     now_ms: Callable[[], int] = wall_clock_ms,
 ) -> FastAPI:
-    """The HTTP API. `hosts`: names it answers to besides loopback. `app.state.gateway.streams.close()` ends all
+    """The HTTP API. `hosts`: names it answers to besides loopback. `signer`: vouches for decisions, where the rules
+    that take them are in another process. `operators`: whether dead letters of no known tenant are shown as well.
+    `send_again`: publishes what outsiders once did. `app.state.gateway.streams.close()` ends all
     streams, which a stopping server should do first, since they would outlast its patience.
     """
     app = FastAPI(
@@ -52,6 +59,9 @@ def gateway(
         health=health,
         streams=Streams(door, heartbeat_s),
         ask_timeout_ms=ask_timeout_ms,
+        signer=signer,
+        operators=operators,
+        send_again=send_again,
         now_ms=now_ms,
     )
     for part in (runs, requests, batches, letters, application_routes):

@@ -7,11 +7,17 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
-from placet.errors import Code, ContractError, RetryableError
-from placet.views import AgentView, AppView, TeamView, ToolView
-from placet_gateway.context import Described, Here, Reading
+from placet.describing import described
+from placet.errors import Code, ContractError, PlacetError
+from placet.views import AppView
+from placet_gateway.context import Here, Reading
 
 router = APIRouter(tags=["system"])
+
+UNKNOWN = (
+    "this gateway runs no code of an application, so it cannot say what there is; runs are started and read all "
+    "the same. To have it told: write what `placet describe APP` says to a file, and set PLACET_APP_VIEW_FILE to it"
+)
 
 
 @router.get("/v1/app", operation_id="getApp")
@@ -19,27 +25,8 @@ async def show(here: Here, caller: Reading) -> AppView:
     """Teams, agents and tools: what can be submitted here."""
     del caller  # Whoever may read may know what can be submitted.
     if here.application is None:
-        raise ContractError(Code.NOT_FOUND, "this gateway does not know the application")
-    return described(here.application)
-
-
-def described(app: Described) -> AppView:
-    """An application as it is shown; no instructions, no models, no code."""
-    specs = [tool.spec for tool in app.tools.values()]
-    return AppView(
-        name=app.name,
-        version=app.version,
-        policy_version=app.policy_version,
-        teams=[
-            TeamView(name=team.name, agents=[agent.name for agent in team.agents], planner=team.planner)
-            for team in app.teams.values()
-        ],
-        agents=[AgentView(name=name, tools=list(agent.tools)) for name, agent in app.agents.items()],
-        tools=[
-            ToolView(name=spec.name, version=spec.version, effect=spec.effect.value, consequential=spec.consequential)
-            for spec in specs
-        ],
-    )
+        raise ContractError(Code.APP_UNKNOWN, UNKNOWN)
+    return here.application if isinstance(here.application, AppView) else described(here.application)
 
 
 @router.get("/livez", operation_id="isLive", include_in_schema=False)
@@ -54,8 +41,8 @@ async def ready(here: Here) -> JSONResponse:
     failing = {} if here.health is None else dict(here.health.failing)
     try:
         await here.reader.dead_letters(here.tenant, run_id=None, limit=1)
-    except RetryableError as error:
-        failing["store"] = error.message
+    except PlacetError as error:  # whatever it is: a probe is told so, and never that it hit a defect
+        failing["store"] = f"{error.code.value}: {error.message}"
     unreadable = 0 if here.health is None else len(here.health.unreadable)
     return _told(not failing and (here.health is None or here.health.ready), failing, unreadable)
 

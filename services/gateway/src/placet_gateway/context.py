@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 from fastapi import Depends, Request
 from fastapi.responses import JSONResponse, Response
 from fastapi.security import HTTPBearer
 from pydantic import ValidationError
 
-from placet.calls import ToolSpec
 from placet.canonical import digest
+from placet.describing import Described
 from placet.errors import Code, RetryableError
 from placet.ids import derived_id
 from placet.machine import Receipt
-from placet.messages import Message
-from placet.plans import TeamSpec
+from placet.messages import DecideApproval, Message
 from placet.runtime.ports import Door, Reader
+from placet.views import AppView
 from placet_gateway import problems
 from placet_gateway.identity import Caller, Identity, Role
 from placet_gateway.streams import Streams
@@ -45,42 +45,16 @@ class Health(Protocol):
         """States of runs that cannot be read, and why: everything else goes on."""
 
 
-class HasSpec(Protocol):
-    """A tool of an application."""
+class Signer(Protocol):
+    """Vouches for what a caller has decided."""
 
-    @property
-    def spec(self) -> ToolSpec:
-        """What the rules know of it."""
-
-
-class HasTools(Protocol):
-    """An agent of an application."""
-
-    @property
-    def tools(self) -> Sequence[str]:
-        """Names of the tools it is granted."""
+    def sign(self, message: DecideApproval) -> DecideApproval:
+        """The same decision, signed. Raises ContractError for what nobody can have decided."""
 
 
-class Described(Protocol):
-    """An application as far as it is shown: `placet.application.App` is one."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def version(self) -> str: ...
-
-    @property
-    def policy_version(self) -> str: ...
-
-    @property
-    def tools(self) -> Mapping[str, HasSpec]: ...
-
-    @property
-    def agents(self) -> Mapping[str, HasTools]: ...
-
-    @property
-    def teams(self) -> Mapping[str, TeamSpec]: ...
+SendAgain = Callable[[str, bytes, Mapping[str, Any]], Awaitable[None]]
+"""Publishes what an outsider once published to a queue, as it came: the queue, the body, and how it came. Raises
+ContractError for what cannot be sent so, RetryableError and TerminalError where the broker does not take it."""
 
 
 def wall_clock_ms() -> int:
@@ -96,14 +70,26 @@ class Gateway:
     reader: Reader
     identity: Identity
     tenant: str
-    application: Described | None
+    application: Described | AppView | None
     health: Health | None
     streams: Streams
     ask_timeout_ms: int
+    signer: Signer | None = None
+    """Vouches for decisions; None where only this very process can reach the rules that take them."""
+    operators: bool = False
+    """Whether who comes here also sees what belongs to no known tenant: it is the operators' of the installation."""
+    send_again: SendAgain | None = None
+    """None where there is no broker, and so nothing that outsiders have published."""
     now_ms: Callable[[], int] = wall_clock_ms
+
+    def tenants(self, tenant: str) -> tuple[str, ...]:
+        """Whose dead letters a caller of this tenant sees."""
+        return (tenant, "") if self.operators else (tenant,)
 
     async def ask(self, message: Message) -> Receipt | str | None:
         """See `answer`; here the receipt where it is a refusal, its exact text where it is not, or None."""
+        if isinstance(message, DecideApproval) and self.signer is not None:
+            message = self.signer.sign(message)
         try:
             text = await self.door.ask(message, message_id=message_id_of(message), timeout_ms=self.ask_timeout_ms)
         except RetryableError:
@@ -116,8 +102,8 @@ class Gateway:
 
 
 def message_id_of(message: Message) -> str:
-    """The same for the same message, also when it is sent again; another one for other content."""
-    return derived_id("msg", "gateway", digest(message.model_dump(mode="json")))
+    """The same for the same message, also when it is sent, and signed, again; another one for other content."""
+    return derived_id("msg", "gateway", digest(message.model_dump(mode="json", exclude={"signed"})))
 
 
 async def answer(here: Gateway, message: Message, repeat_with: str, *, created: str | None = None) -> Response:

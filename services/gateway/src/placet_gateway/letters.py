@@ -1,4 +1,4 @@
-"""Decides what a person can do with messages that no rule accepted: look at them, and send them again.
+"""Decides what a person can do with messages that nobody accepted: look at them, and send them again.
 
 A dead letter stays as it is: the gateway writes nothing, and what was parked with which reason is history. Whether its
 message has been applied since, the run's journal says by the message's id.
@@ -6,6 +6,8 @@ message has been applied since, the run's journal says by the message's id.
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -23,7 +25,7 @@ from placet.messages import (
     SubmitRun,
     decode_envelope,
 )
-from placet.topology import QUEUES
+from placet.topology import INGRESS, QUEUES
 from placet.views import DeadLetter, DeadLetterPage, DeadLetterView, Redriven
 from placet_gateway import problems
 from placet_gateway.bodies import body_of, takes
@@ -47,19 +49,26 @@ class Redrive(BaseModel):
 async def dead_letters(
     here: Here, caller: Reading, run_id: str | None = None, limit: Annotated[int, Query(ge=1, le=1_000)] = 100
 ) -> DeadLetterPage:
-    """Messages that no rule accepted, newest first, each with the reason."""
-    found = await here.reader.dead_letters(caller.tenant, run_id=run_id, limit=limit)
-    return DeadLetterPage(items=[DeadLetterView.model_validate(letter) for letter in found], as_of_ms=here.now_ms())
+    """Messages that no rule accepted and that no service could handle, newest first, each with the reason.
+
+    Those of no known tenant are shown where the operators of the installation come in.
+    """
+    found: list[dict[str, Any]] = []
+    for tenant in here.tenants(caller.tenant):
+        found += await here.reader.dead_letters(tenant, run_id=run_id, limit=limit)
+    found.sort(key=lambda letter: (letter["at_ms"], letter["id"]), reverse=True)
+    items = [DeadLetterView.model_validate(letter) for letter in found[:limit]]
+    return DeadLetterPage(items=items, as_of_ms=here.now_ms())
 
 
 @router.get("/{letter_id}", operation_id="getDeadLetter", response_model=DeadLetter)
 async def dead_letter(letter_id: str, here: Here, caller: Reading) -> Any:
     """One of them, and whether its message has been applied since."""
-    found = await here.reader.dead_letter(caller.tenant, letter_id)
+    found = await _found(here, caller.tenant, letter_id)
     if found is None:
         return not_found(Code.NOT_FOUND, "dead letter")
     try:
-        applied = await _is_applied(here, caller.tenant, decode_envelope(found["body"].encode()))
+        applied = await _is_applied(here, caller.tenant, decode_envelope(_body(found)))
     except ContractError:
         applied = False  # what this version cannot read it has not applied
     return DeadLetter.model_validate({**found, "applied": applied})
@@ -72,12 +81,20 @@ async def dead_letter(letter_id: str, here: Here, caller: Reading) -> Any:
     openapi_extra=takes(Redrive, required=False),
 )
 async def redrive(letter_id: str, request: Request, here: Here, caller: Submitting) -> Response:
-    """Send its message again, as the same message: once what was in its way is repaired. Repeating it is harmless."""
+    """Send its message again, as the same message: once what was in its way is repaired. Repeating it is harmless.
+
+    What an outsider had published is published as it came, and judged as it was then.
+    """
     await body_of(request, Redrive, Code.MESSAGE_INVALID, may_be_absent=True)
-    found = await here.reader.dead_letter(caller.tenant, letter_id)
+    found = await _found(here, caller.tenant, letter_id)
     if found is None:
         return not_found(Code.NOT_FOUND, "dead letter")
-    envelope = decode_envelope(found["body"].encode())
+    if (found.get("queue") or "").startswith(INGRESS) and here.send_again is not None:
+        about: dict[str, Any] = found.get("about") or {}
+        await here.send_again(found["queue"], _body(found), about)
+        sent = Redriven(id=letter_id, message_id=about.get("message_id") or letter_id, answer="sent")
+        return JSONResponse(sent.model_dump(mode="json"))
+    envelope = decode_envelope(_body(found))
     _require_sendable(envelope.message, caller.tenant)
     if not await _is_applied(here, caller.tenant, envelope):
         said = await _sent(here, envelope)
@@ -86,6 +103,19 @@ async def redrive(letter_id: str, request: Request, here: Here, caller: Submitti
     applied = await _is_applied(here, caller.tenant, envelope)
     told = Redriven(id=letter_id, message_id=envelope.id, answer="applied" if applied else "sent")
     return JSONResponse(told.model_dump(mode="json"))
+
+
+async def _found(here: Gateway, tenant: str, letter_id: str) -> dict[str, Any] | None:
+    for each in here.tenants(tenant):
+        if (letter := await here.reader.dead_letter(each, letter_id)) is not None:
+            return letter
+    return None
+
+
+def _body(letter: Mapping[str, Any]) -> bytes:
+    """The bytes that were parked; the text that is shown of them is another when they are none."""
+    exact = letter.get("body_base64")
+    return str(letter["body"]).encode() if exact is None else base64.b64decode(exact)
 
 
 def _require_sendable(message: Message, tenant: str) -> None:

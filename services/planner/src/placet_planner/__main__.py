@@ -23,7 +23,7 @@ async def models(app: App) -> Models:
     return caller
 
 
-PARTS = Parts(service="planner", queues=(PLANNER,), machine=ThreadMachine, application=True, models=models)
+PARTS = Parts(service="planner", queues=(PLANNER,), machine=lambda _: ThreadMachine(), application=True, models=models)
 
 if __name__ == "__main__":
     sys.exit(main(PARTS))

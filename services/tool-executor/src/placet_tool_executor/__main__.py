@@ -23,7 +23,12 @@ def tools(app: App, settings: Settings) -> Tools:
     return BoundedTools(ToolRunner(app, threads_max=settings.tools_max), app, settings.tool_timeout_ms_max)
 
 
-PARTS = Parts(service="tool-executor", queues=(TOOL_EXECUTOR,), machine=OperationMachine, application=True, tools=tools)
+def machine(settings: Settings) -> OperationMachine:
+    """The rules of an executor that serves one pool."""
+    return OperationMachine(settings.tool_pool or "")
+
+
+PARTS = Parts(service="tool-executor", queues=(TOOL_EXECUTOR,), machine=machine, application=True, tools=tools)
 
 if __name__ == "__main__":
     sys.exit(main(PARTS))

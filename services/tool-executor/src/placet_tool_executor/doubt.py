@@ -25,6 +25,7 @@ from placet.messages import (
 from placet.requests import ApprovalRequest, OperationOutcomeContent, boundary_of, create_request
 from placet.retries import BUSY_WORKER, LOST_WORKER, RetryDecision, RetryInputs, RetryPolicy, decide
 from placet.rows import RetryRow
+from placet_tool_executor.pools import at_home, elsewhere
 from placet_tool_executor.state import REPEATABLE, OperationState
 from placet_tool_executor.steps import finish, lease_ended
 
@@ -129,6 +130,7 @@ def _retry_after(
         tenant=state.tenant,
         run_id=state.run_id,
         operation_id=state.operation_id,
+        pool=state.pool,
         attempt=state.n + 1,
         request_id=state.request_id,
     )
@@ -161,24 +163,31 @@ def _probe_at(
 ) -> Transition[OperationState]:
     reconciling = state.model_copy(update={"status": "reconciling", "probe": probe, "probing": False, "due_ms": due_ms})
     message = ProbeOperation(
-        tenant=state.tenant, run_id=state.run_id, operation_id=state.operation_id, attempt=state.n, probe=probe
+        tenant=state.tenant,
+        run_id=state.run_id,
+        operation_id=state.operation_id,
+        pool=state.pool,
+        attempt=state.n,
+        probe=probe,
     )
     return move(reconciling, *effects, Send(message, not_before=due_ms if due_ms > now_ms else None))
 
 
 def begin_probe(
-    state: OperationState, message: ProbeOperation, facts: Facts, now_ms: Instant
+    state: OperationState, message: ProbeOperation, facts: Facts, now_ms: Instant, served: str | None
 ) -> Transition[OperationState]:
-    """Ask the tool's world about attempt n, under a lease of its own."""
+    """Ask the tool's world about attempt n, under a lease of its own. `served`: the pool of this process; None: all."""
     expected = state.status == "reconciling" and not state.probing
     if not expected or (message.attempt, message.probe) != (state.n, state.probe):
         return absorb("no such probe is due")
-    if now_ms < state.due_ms:
-        return not_yet(state, message, state.due_ms)  # a late request of the attempt might still arrive
+    if now_ms < state.due_ms:  # a late request of the attempt might still arrive
+        return not_yet(state, at_home(state, message), state.due_ms)
     row = facts.operation(state.run_id, state.operation_id)
     spec = facts.tool(state.tool)
     if row is None or spec is None or not (state.seals(spec) or spec.can_reconcile):
         return ask(state, facts, now_ms)
+    if served is not None and spec.pool != served:
+        return elsewhere(message, spec, now_ms)
     call = ProbeTool(
         tenant=state.tenant,
         run_id=state.run_id,
@@ -191,9 +200,12 @@ def begin_probe(
         idempotency_key=state.key,
         seal=state.seals(spec),
         timeout_ms=spec.timeout_ms,
+        pool=spec.pool,
     )
     until_ms = later(now_ms, spec.timeout_ms + limits.LEASE_MARGIN_MS)
-    probing = state.model_copy(update={"probing": True, "lease_until_ms": until_ms, "incarnation": facts.incarnation})
+    probing = state.model_copy(
+        update={"probing": True, "lease_until_ms": until_ms, "incarnation": facts.incarnation, "pool": spec.pool}
+    )
     return move(probing, Invoke(call), Send(lease_ended(probing), not_before=until_ms))
 
 
@@ -232,7 +244,11 @@ def ask(state: OperationState, facts: Facts, now_ms: Instant, *effects: Effect) 
         }
     )
     request = RequestApproval(
-        tenant=state.tenant, run_id=state.run_id, request_id=question.request_id, request=question
+        tenant=state.tenant,
+        run_id=state.run_id,
+        request_id=question.request_id,
+        request=question,
+        asker_pool=state.pool,
     )
     told = OperationDoubtful(
         tenant=state.tenant,

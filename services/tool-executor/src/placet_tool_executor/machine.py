@@ -36,6 +36,7 @@ from placet.statuses import OPERATION_TERMINAL, RUN_TERMINAL
 from placet_tool_executor.doubt import again, ask, begin_probe, doubtful, must_ask, probe_again
 from placet_tool_executor.guard import Hold, Permit, Refusal, judge_start
 from placet_tool_executor.late import happened_before
+from placet_tool_executor.pools import at_home, elsewhere
 from placet_tool_executor.state import OperationState
 from placet_tool_executor.steps import attempt_ended, cancelled, executed, finish, question_closed, start, stopped
 
@@ -44,7 +45,7 @@ UNRELEASED_MS = 10_000
 
 
 class OperationMachine:
-    """The tool-executor's rules."""
+    """The tool-executor's rules. `pool`: whose calls begin in this process ("": the common one); None: all."""
 
     name = OPERATION
     state_type = OperationState
@@ -60,6 +61,9 @@ class OperationMachine:
             ApprovalDecided,
         }
     )
+
+    def __init__(self, pool: str | None = None) -> None:
+        self._pool = pool
 
     def reads(self, message: Message) -> Sequence[FactKey]:
         """For a start: proposal, run and approval. Otherwise only what a question to a person needs."""
@@ -85,7 +89,7 @@ class OperationMachine:
         """What the message does. Another tenant's operation looks like none."""
         known = state if state is not None and state.tenant == message.tenant else None
         if isinstance(message, ExecuteOperation):
-            return _execute(state, known, message, facts, now_ms)
+            return _execute(state, known, message, facts, now_ms, self._pool)
         if isinstance(message, CancelOperation) and state is None:
             return _cancel_unstarted(message, facts)
         if known is None:
@@ -93,7 +97,7 @@ class OperationMachine:
             return refuse(Code.NOT_FOUND, f"there is no operation {key} in run {message.run_id}", run_id=message.run_id)
         match message:
             case RetryOperation():
-                return _retry(known, message, facts, now_ms)
+                return _retry(known, message, facts, now_ms, self._pool)
             case ToolReturned():
                 return _returned(known, message, facts, now_ms)
             case ToolProbed():
@@ -101,7 +105,7 @@ class OperationMachine:
             case OperationLeaseEnded():
                 return _lease_ended(known, message, facts, now_ms)
             case ProbeOperation():
-                return begin_probe(known, message, facts, now_ms)
+                return begin_probe(known, message, facts, now_ms, self._pool)
             case CancelOperation():
                 return _cancel(known, message, facts)
             case ApprovalDecided():
@@ -128,6 +132,7 @@ def _execute(
     message: ExecuteOperation,
     facts: Facts,
     now_ms: Instant,
+    served: str | None,
 ) -> Transition[OperationState]:
     """The first start. A second one finds the approval consumed."""
     if state is not None and known is None:
@@ -141,6 +146,8 @@ def _execute(
     match verdict:
         case Hold():
             return absorb(verdict.reason)
+        case Permit() if served not in (None, verdict.spec.pool):
+            return elsewhere(message, verdict.spec, now_ms)
         case Permit():
             return start(None, verdict, facts.incarnation, now_ms)
         case Refusal():
@@ -153,6 +160,7 @@ def _never_started(message: ExecuteOperation | CancelOperation, refusal: Refusal
         run_id=message.run_id,
         status="refused",
         operation_id=message.operation_id,
+        pool=message.pool,
         request_id=message.request_id if isinstance(message, ExecuteOperation) else None,
     )
     if refusal.run_ended:
@@ -160,20 +168,24 @@ def _never_started(message: ExecuteOperation | CancelOperation, refusal: Refusal
     return finish(state, "refused", failure=refusal.failure)
 
 
-def _retry(state: OperationState, message: RetryOperation, facts: Facts, now_ms: Instant) -> Transition[OperationState]:
+def _retry(
+    state: OperationState, message: RetryOperation, facts: Facts, now_ms: Instant, served: str | None
+) -> Transition[OperationState]:
     """The next attempt, if every guard still holds."""
     if state.status != "waiting" or message.attempt != state.n + 1 or message.request_id != state.request_id:
         return absorb(f"attempt {message.attempt} is not due: the operation is {state.status} at attempt {state.n}")
     if now_ms < state.due_ms:
-        return not_yet(state, message, state.due_ms)
+        return not_yet(state, at_home(state, message), state.due_ms)
     verdict = judge_start(message, facts, now_ms)
     match verdict:
         case Hold(for_now=True):
-            return not_yet(state, message, later(now_ms, UNRELEASED_MS))
+            return not_yet(state, at_home(state, message), later(now_ms, UNRELEASED_MS))
         case Hold():
             return absorb(verdict.reason)
         case Permit() if state.contradicted is not None:
             return ask(state, facts, now_ms)
+        case Permit() if served not in (None, verdict.spec.pool):
+            return elsewhere(message, verdict.spec, now_ms)
         case Permit():
             return start(state, verdict, facts.incarnation, now_ms)
         case Refusal():
@@ -300,7 +312,7 @@ def _lease_ended(
     if not under_way or message.attempt != state.n or (of_probe and message.probe != state.probe):
         return absorb(f"that lease is settled: the operation is {state.status} at attempt {state.n}")
     if not state.believed_lost(now_ms, facts.incarnation):
-        return not_yet(state, message, state.lease_until_ms)
+        return not_yet(state, at_home(state, message), state.lease_until_ms)
     if of_probe:
         return probe_again(state, _unknown("whoever probed it did not report back"), facts, now_ms)
     end = attempt_ended(state, "unknown", now_ms, None)

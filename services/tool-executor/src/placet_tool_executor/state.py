@@ -8,6 +8,7 @@ from placet.calls import EffectClass, ToolSpec
 from placet.errors import Failure
 from placet.instants import Instant
 from placet.machine import State
+from placet.values import PoolName
 
 Status = Literal["started", "waiting", "reconciling", "needs_operator", "succeeded", "failed", "refused", "cancelled"]
 REPEATABLE = frozenset({EffectClass.READ_ONLY, EffectClass.IDEMPOTENT})
@@ -22,6 +23,8 @@ class OperationState(State):
     request_id: str | None = None
     """The approval that every start is guarded by; None where a policy allowed it."""
     tool: str = ""
+    pool: PoolName = ""
+    """Where the last attempt was started: what is for the operation goes there."""
     effect: EffectClass = EffectClass.NON_RETRIABLE
     consequential: bool = True
     n: int = 0

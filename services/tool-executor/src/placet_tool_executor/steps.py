@@ -31,6 +31,7 @@ def start(
         operation_id=row.operation_id,
         request_id=row.request_id,
         tool=row.tool,
+        pool=spec.pool,
         effect=spec.effect,
         consequential=row.consequential,
         n=n,
@@ -63,6 +64,7 @@ def start(
         input_text=row.input_text,
         idempotency_key=key,
         timeout_ms=timeout_ms,
+        pool=spec.pool,
     )
     timer = Send(lease_ended(started), not_before=until_ms)
     return move(started, Record(attempt), Invoke(call), timer, before_ms=permit.before_ms)
@@ -74,6 +76,7 @@ def lease_ended(state: OperationState) -> OperationLeaseEnded:
         tenant=state.tenant,
         run_id=state.run_id,
         operation_id=state.operation_id,
+        pool=state.pool,
         attempt=state.n,
         probe=state.probe,
         request_id=state.request_id,

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from placet.cli import exits, output, session
+from placet.cli.confirming import asked, confirmed, require_a_way_to_confirm, require_expected, require_the_word_fits
 from placet.cli.inbox import RequestId, check_hash, tell
 from placet.cli.session import Json, Person
+from placet.cli.signed import Amqp, Environment, KeyFile, RunOption, Tenant, Way, way_of
 
 if TYPE_CHECKING:
     from placet.machine import Receipt
@@ -34,10 +36,16 @@ def approve(
     expected: Hash = None,
     person: Person = None,
     yes: Yes = False,
+    key: KeyFile = None,
+    amqp: Amqp = None,
+    environment: Environment = None,
+    tenant: Tenant = None,
+    run: RunOption = None,
     as_json: Json = False,
 ) -> int:
     """Show a request and approve exactly what was shown."""
-    return _decide(ctx, request, "approve", reason, expected, person, yes=yes, as_json=as_json)
+    way = way_of(key, amqp, environment, tenant, run, person)
+    return _decide(ctx, request, "approve", reason, expected, person, way, yes=yes, as_json=as_json)
 
 
 def reject(
@@ -47,10 +55,16 @@ def reject(
     expected: Hash = None,
     person: Person = None,
     yes: Yes = False,
+    key: KeyFile = None,
+    amqp: Amqp = None,
+    environment: Environment = None,
+    tenant: Tenant = None,
+    run: RunOption = None,
     as_json: Json = False,
 ) -> int:
     """Show a request and reject it. A rejected tool call is not made; a rejected plan ends the run."""
-    return _decide(ctx, request, "reject", reason, expected, person, yes=yes, as_json=as_json)
+    way = way_of(key, amqp, environment, tenant, run, person)
+    return _decide(ctx, request, "reject", reason, expected, person, way, yes=yes, as_json=as_json)
 
 
 def resolve(
@@ -62,6 +76,11 @@ def resolve(
     expected: Hash = None,
     person: Person = None,
     yes: Yes = False,
+    key: KeyFile = None,
+    amqp: Amqp = None,
+    environment: Environment = None,
+    tenant: Tenant = None,
+    run: RunOption = None,
     as_json: Json = False,
 ) -> int:
     """Say whether an operation of unknown outcome happened. It is never run again because of the answer."""
@@ -70,7 +89,8 @@ def resolve(
     if executed == not_executed:
         raise ContractError(Code.PARAMETER_INVALID, "say what is so: --executed or --not-executed")
     word: DecisionWord = "executed" if executed else "not_executed"
-    return _decide(ctx, request, word, reason, expected, person, yes=yes, as_json=as_json)
+    way = way_of(key, amqp, environment, tenant, run, person)
+    return _decide(ctx, request, word, reason, expected, person, way, yes=yes, as_json=as_json)
 
 
 def revoke(
@@ -98,31 +118,38 @@ def _decide(
     reason: str | None,
     expected: str | None,
     person: str | None,
+    way: Way | None,
     *,
     yes: bool,
     as_json: bool,
 ) -> int:
     here = session.of(ctx)
-    here.client(person)
-    _require_a_way_to_confirm(yes=yes, as_json=as_json)
-    view = here.client().request(here.request_id(request))
-    check_hash(view)
-    _require_the_word_fits(view, word)
-    _require_expected(view, expected)
-    what = {
-        "url": here.client().connection.url,
-        "request_id": view.request_id,
-        "request_hash": view.request_hash,
-        "decision": word,
-        "reason": reason,
-        "person": person or here.client().connection.person,
-    }
+    if way is None:
+        here.client(person)
+    require_a_way_to_confirm(yes=yes, as_json=as_json)
+    if way is not None and way.run_id is not None and expected is not None:
+        seen = _Seen(request, way.run_id, expected)
+    else:
+        view = here.client().request(here.request_id(request))
+        check_hash(view)
+        require_the_word_fits(view, word)
+        require_expected(view, expected)
+        seen = _Seen(view.request_id, view.run_id, view.request_hash, view)
+    what = seen.names(word, reason) | (_gateway(here, person) if way is None else way.names())
     if not as_json:
-        tell(view)
-    if not yes and not _asked(view, word, what):
+        seen.tell()
+    if not yes and not seen.confirmed(word, what):
         output.note("Nothing was decided.")
         return exits.REFUSED
-    receipt = _send(here, view, word, reason, what)
+
+    def decide(decision_id: str) -> Receipt:
+        if way is not None:
+            return way.decide(seen.request_id, seen.run_id, word, seen.request_hash, decision_id, reason)
+        return here.client().decide(
+            seen.request_id, decision=word, request_hash=seen.request_hash, decision_id=decision_id, reason=reason
+        )
+
+    receipt = _send(decide, what)
     if as_json:
         output.document(receipt.model_dump(mode="json", exclude_none=True))
     else:
@@ -131,100 +158,50 @@ def _decide(
     return exits.OK
 
 
-def _asked(view: RequestView, word: DecisionWord, what: Mapping[str, str | None]) -> bool:
-    """Whether the person confirms. What is closed is not asked about, unless an answer of one's own was lost."""
-    from placet.cli.kept import earlier, state_dir
-    from placet.errors import Code, TerminalError
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a decision rests on. Without a view it was seen elsewhere, and is named by its hash."""
 
-    if view.status == "open" or earlier(state_dir(os.environ), what) is not None:
-        return _confirmed(word)
-    by = f" by {view.decided_by}" if view.decided_by else ""
-    code = {"expired": Code.APPROVAL_EXPIRED, "cancelled": Code.APPROVAL_CLOSED, "superseded": Code.APPROVAL_CLOSED}
-    raise TerminalError(
-        code.get(view.status, Code.APPROVAL_CONFLICT), f"nothing was decided: already {view.outcome or view.status}{by}"
-    )
+    request_id: str
+    run_id: str
+    request_hash: str
+    view: RequestView | None = None
 
+    def names(self, word: str, reason: str | None) -> dict[str, str | None]:
+        return {
+            "request_id": self.request_id,
+            "request_hash": self.request_hash,
+            "decision": word,
+            "reason": reason,
+        }
 
-def _require_a_way_to_confirm(*, yes: bool, as_json: bool) -> None:
-    """A pipe, a closed input or a job is nobody who could confirm: neither a yes nor a silent no."""
-    from placet.errors import Code, ContractError
+    def tell(self) -> None:
+        if self.view is not None:
+            tell(self.view)
+        else:
+            output.line(f"request {output.safe(self.request_id)} of run {output.safe(self.run_id)}")
+            output.line(f"content with the hash {output.safe(self.request_hash)}, which no gateway was asked to show")
 
-    if yes:
-        return
-    if as_json:
-        raise ContractError(Code.PARAMETER_INVALID, "--json asks nothing: add --yes to decide, or leave --json out")
-    if sys.stdin is None or not sys.stdin.isatty():
-        raise ContractError(
-            Code.PARAMETER_INVALID,
-            "there is no terminal to confirm on, so nothing was decided: add --yes (and --hash, to decide only what "
-            "you have seen)",
-        )
+    def confirmed(self, word: DecisionWord, what: Mapping[str, str | None]) -> bool:
+        return confirmed(word) if self.view is None else asked(self.view, word, what)
 
 
-def _require_the_word_fits(view: RequestView, word: DecisionWord) -> None:
-    from placet.errors import Code, ContractError
-
-    is_doubt = view.scope == "operation_outcome"
-    if is_doubt != (word in {"executed", "not_executed"}):
-        use = "placet resolve --executed|--not-executed" if is_doubt else "placet approve or placet reject"
-        raise ContractError(Code.APPROVAL_VALIDATION_ERROR, f"this request is of scope {view.scope}: use {use}")
+def _gateway(here: session.Session, person: str | None) -> dict[str, str | None]:
+    connection = here.client().connection
+    return {"url": connection.url, "person": person or connection.person}
 
 
-def _require_expected(view: RequestView, expected: str | None) -> None:
-    from placet.errors import Code, TerminalError
-
-    if expected is not None and expected != view.request_hash:
-        raise TerminalError(
-            Code.APPROVAL_STALE_DECISION,
-            f"nothing was decided: what is asked has the hash {view.request_hash}, not {expected}",
-        )
-
-
-def _confirmed(word: str) -> bool:
-    """Whether the person types the word itself. What was typed before the question is thrown away."""
-    output.line()
-    sys.stdout.flush()
-    _forget_typed_ahead()
-    sys.stderr.write(f"Type {word} to {_MEANING[word]}; anything else leaves it undecided: ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip() == word
-
-
-_MEANING = {
-    "approve": "approve exactly this",
-    "reject": "reject this",
-    "executed": "state that it happened",
-    "not_executed": "state that it did not happen",
-}
-
-
-def _forget_typed_ahead() -> None:
-    try:
-        import termios
-    except ImportError:  # Windows has no such queue to empty.
-        return
-    termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
-
-
-def _send(
-    here: session.Session, view: RequestView, word: DecisionWord, reason: str | None, what: Mapping[str, str | None]
-) -> Receipt:
+def _send(decide: Callable[[str], Receipt], what: Mapping[str, str | None]) -> Receipt:
+    """The receipt of `decide`, which is given the decision's id: the one kept from an earlier try, or a new one."""
     from placet.cli.kept import kept, state_dir
     from placet.errors import Code, PlacetError, RetryableError
 
-    client = here.client()
     on_its_way = kept(state_dir(os.environ), what)
     if on_its_way.is_repeat:
         output.note(f"Repeating an earlier decision whose answer was lost ({on_its_way.decision_id}).")
     for tries_left in reversed(range(BUSY_TRIES_MAX)):
         try:
-            receipt = client.decide(
-                view.request_id,
-                decision=word,
-                request_hash=view.request_hash,
-                decision_id=on_its_way.decision_id,
-                reason=reason,
-            )
+            receipt = decide(on_its_way.decision_id)
         except RetryableError as error:
             if error.code is not Code.APPROVAL_BUSY or not tries_left:
                 raise  # The id stays: the same command repeats the same decision.

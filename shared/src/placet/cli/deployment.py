@@ -6,6 +6,7 @@ line, which others on the machine can read.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import typer
@@ -25,7 +26,7 @@ def migrate(as_json: Json = False) -> int:
 
     from placet.hosting.preparing import prepare_database
 
-    prepared = asyncio.run(prepare_database(_settings("database_url")))
+    prepared = asyncio.run(prepare_database(settings("database_url")))
     if as_json:
         output.document(prepared)
     else:
@@ -51,7 +52,7 @@ def _topology(done: str, *, as_json: bool) -> int:
     from placet.hosting.preparing import declare_topology, verify_topology
 
     step = declare_topology if done == "declared" else verify_topology
-    topology = asyncio.run(step(_settings("amqp_url")))
+    topology = asyncio.run(step(settings("amqp_url")))
     names = [queue.name for queue in topology.queues]
     if as_json:
         output.document({done: topology.marker(), "queues": names, "pools": list(topology.pools)})
@@ -60,7 +61,7 @@ def _topology(done: str, *, as_json: bool) -> int:
     return exits.OK
 
 
-def _settings(needed: str) -> Settings:
+def settings(*needed: str, environ: Mapping[str, str] | None = None) -> Settings:
     """The settings in the environment. Raises ContractError(SETTING_INVALID) with everything that is wrong."""
     import os
     from pathlib import Path
@@ -68,10 +69,11 @@ def _settings(needed: str) -> Settings:
     from placet.errors import Code, ContractError
     from placet.settings import missing, parse_settings
 
-    settings, findings = parse_settings(os.environ, lambda path: Path(path).read_text(encoding="utf-8"))
-    if settings is not None:
-        findings += missing(settings, {needed: "this command"})
+    given = os.environ if environ is None else environ
+    found, findings = parse_settings(given, lambda path: Path(path).read_text(encoding="utf-8"))
+    if found is not None:
+        findings += missing(found, dict.fromkeys(needed, "this command"))
     wrong = [finding.message for finding in findings if finding.fatal]
-    if settings is None or wrong:
+    if found is None or wrong:
         raise ContractError(Code.SETTING_INVALID, "; ".join(wrong))
-    return settings
+    return found

@@ -170,9 +170,22 @@ def _answers(here: session.Session, connection: Connection) -> Check:
     try:
         app = here.client().app()
     except PlacetError as error:
+        if error.code is Code.APP_UNKNOWN:
+            return Check("gateway", "ok", f"{connection.url} answers; it is not told what the application is")
         state: Literal["note", "bad"] = "note" if error.code is Code.GATEWAY_UNREACHABLE else "bad"
         return Check("gateway", state, error.message, exits.next_step(error) or "")
     return Check("gateway", "ok", f"{connection.url} runs {app.name or 'an application'} {app.version}")
+
+
+def describe(
+    app: Annotated[str, typer.Argument(metavar="APP", help="The application, such as examples.release:app.")],
+) -> int:
+    """Print what an application consists of, as a gateway shows it that has none of its code: PLACET_APP_VIEW_FILE."""
+    from placet.describing import described
+    from placet.runtime.loading import load_app
+
+    output.document(described(load_app(app)))
+    return exits.OK
 
 
 def _application(app: str) -> Check:

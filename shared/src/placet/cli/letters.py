@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from placet.cli import exits, output, session
 from placet.cli.session import Json
+
+if TYPE_CHECKING:
+    from placet.views import DeadLetter
 
 LetterId = Annotated[str, typer.Argument(metavar="ID", help="Its id, as the list shows it.")]
 
@@ -19,7 +22,7 @@ def list_letters(
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="How many at most.")] = 50,
     as_json: Json = False,
 ) -> int:
-    """Messages that no rule accepted, newest first."""
+    """Messages that nobody accepted, newest first: refused by a rule, unreadable, or given up by the broker."""
     from placet.cli.times import ago
 
     here = session.of(ctx)
@@ -34,13 +37,14 @@ def list_letters(
         [
             output.safe(letter.id),
             ago(letter.at_ms, page.as_of_ms),
-            output.safe(letter.run_id),
+            output.safe(letter.run_id or "-"),
+            output.safe(letter.destination or "-"),
             output.safe(letter.code),
             output.shortened(output.safe(letter.reason)),
         ]
         for letter in page.items
     ]
-    output.table(["id", "parked", "run", "code", "reason"], rows)
+    output.table(["id", "parked", "run", "for", "code", "reason"], rows)
     output.note("Look at one: placet dead-letters show ID")
     return exits.OK
 
@@ -58,6 +62,7 @@ def show(ctx: typer.Context, letter: LetterId, as_json: Json = False) -> int:
         "run": view.run_id,
         "parked": at(view.at_ms),
         "for": view.destination or "nobody",
+        **_way_of(view),
         "code": view.code,
         "reason": view.reason,
         "applied": "since then" if view.applied else "not yet",
@@ -66,9 +71,20 @@ def show(ctx: typer.Context, letter: LetterId, as_json: Json = False) -> int:
         output.line(f"{name + ':':<14}{output.safe(value)}")
     output.line()
     output.line(output.safe(view.body or ""))
+    if view.body_base64 is not None:
+        output.note("It is no text: what stands behind a backslash is a byte. --json has it as it was.")
     if not view.applied:
         output.note(f"Once what was in its way is repaired: placet dead-letters redrive {output.safe(view.id)}")
     return exits.OK
+
+
+def _way_of(letter: DeadLetter) -> dict[str, str]:
+    """Whence the broker had it, and who had published it; nothing for what never was there."""
+    if letter.queue is None:
+        return {}
+    about = letter.about or {}
+    came = [f"{name} {about[name]}" for name in ("user_id", "exchange", "content_type") if about.get(name)]
+    return {"came by": ", ".join([letter.queue, *came])}
 
 
 def redrive(ctx: typer.Context, letter: LetterId, as_json: Json = False) -> int:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from placet.cli import decisions, deployment, development, exits, hashing, inbox, letters, runs, session
+from placet.cli import decisions, deployment, development, exits, hashing, inbox, keys, letters, runs, session
 
 app = typer.Typer(
     name="placet",
@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 
 run_app = typer.Typer(help="Start, list, look at, watch, cancel and account for runs.")
+keys_app = typer.Typer(help="Make the key with which you sign decisions; show what is to be registered of it.")
 letters_app = typer.Typer(help="List messages that no rule accepted, look at one, send it again.")
 
 
@@ -55,6 +56,14 @@ def _run(ctx: typer.Context) -> int:
     return exits.OK
 
 
+@keys_app.callback(invoke_without_command=True)
+def _keys(ctx: typer.Context) -> int:
+    """Make the key with which you sign decisions; show what is to be registered of it."""
+    if ctx.invoked_subcommand is None:
+        print(ctx.get_help())
+    return exits.OK
+
+
 @letters_app.callback(invoke_without_command=True)
 def _letters(ctx: typer.Context) -> int:
     """List messages that no rule accepted, look at one, send it again."""
@@ -72,12 +81,16 @@ app.command("reject")(decisions.reject)
 app.command("resolve")(decisions.resolve)
 app.command("revoke")(decisions.revoke)
 app.add_typer(letters_app, name="dead-letters")
+app.add_typer(keys_app, name="keys")
 app.command("hash")(hashing.hash_document)
 app.command("doctor")(development.doctor)
+app.command("describe")(development.describe)
 app.command("migrate")(deployment.migrate)
 app.add_typer(deployment.topology_app, name="topology")
 for _name, _command in runs.COMMANDS.items():
     run_app.command(_name)(_command)
+for _name, _command in keys.COMMANDS.items():
+    keys_app.command(_name)(_command)
 for _name, _command in letters.COMMANDS.items():
     letters_app.command(_name)(_command)
 

@@ -1,56 +1,79 @@
-"""Decides which connections a service has to the broker: one to consume, one to publish, one to answer."""
+"""Decides which connections a service has to the broker: one to consume, one to publish, one to answer; and one
+to hear which calls are no longer wanted, where any are made."""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
-from placet.adapters.rabbitmq import Incoming, Opener, RabbitInbox, RabbitOutlet, RabbitReplies, open_submission
-from placet.errors import Code, ContractError
-from placet.messages import Envelope
+from placet.adapters.rabbitmq import (
+    Opener,
+    RabbitInbox,
+    RabbitOutlet,
+    RabbitReplies,
+    RabbitStops,
+    open_submission,
+)
+from placet.hosting.deciding import Deciding
 from placet.topology import PREFIX, Source, Topology
 
 
-async def refuse_decision(message: Incoming) -> Envelope:
-    """Until signed envelopes are understood, no decision that comes by a queue is believed."""
-    raise ContractError(
-        Code.UNAUTHENTICATED, "decisions are taken by the gateway only: nobody's signature is known here"
-    )
-
-
-OPENERS: Mapping[str, Opener] = {
-    f"{PREFIX}ingress.submissions": open_submission,
-    f"{PREFIX}ingress.decisions": refuse_decision,
-}
-"""Who reads what outsiders publish, by queue."""
+def openers(judged: Deciding | None) -> Mapping[str, Opener]:
+    """Who reads what outsiders publish, by queue; decisions only where it is known whom to believe."""
+    found: dict[str, Opener] = {f"{PREFIX}ingress.submissions": open_submission}
+    return found if judged is None else found | {f"{PREFIX}ingress.decisions": judged.opener}
 
 
 class Broker:
-    """The three connections of one service process."""
+    """The connections of one service process."""
 
     def __init__(
-        self, name: str, url: str, topology: Topology, sources: Sequence[Source], room: Callable[[], int]
+        self,
+        name: str,
+        url: str,
+        topology: Topology,
+        sources: Sequence[Source],
+        room: Callable[[], int],
+        judged: Deciding | None = None,
+        calling: Collection[str] = (),
     ) -> None:
+        """`judged`: whom a process believes that takes decisions. Raises InvariantError for such a queue without it.
+        `calling`: the machines of this process that make calls to the world, which others may have to stop.
+        """
+        self._judged = judged
         who = f"placet {name} {socket.gethostname()}:{os.getpid()}"
         self.outlet = RabbitOutlet(url, topology, who)
         self.replies = RabbitReplies(url, who)
-        openers = {source.queue: OPENERS[source.queue] for source in sources if source.public}
-        self.inbox = RabbitInbox(url, sources, who, self.outlet, openers=openers, replies=self.replies, room=room)
+        self.stops = RabbitStops(url, who, calling) if calling else None
+        self.inbox = RabbitInbox(
+            url, sources, who, self.outlet, openers=openers(judged), replies=self.replies, room=room
+        )
 
     def start(self) -> None:
         """Begin to connect, and to consume."""
+        if self.stops is not None:
+            self.stops.start()
         for part in (self.outlet, self.replies, self.inbox):
             part.start()
 
     def closing(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
         """What is to be closed, in order: first what others would still send us."""
-        return [("inbox", self.inbox.disconnect), ("replies", self.replies.close), ("outlet", self.outlet.close)]
+        return [
+            ("inbox", self.inbox.disconnect),
+            *([] if self.stops is None else [("stops", self.stops.close)]),
+            ("replies", self.replies.close),
+            ("outlet", self.outlet.close),
+        ]
 
     def troubles(self) -> dict[str, Callable[[], str | None]]:
         """Why each connection cannot be used now."""
+        judged, stops = self._judged, self.stops
+        keys = {} if judged is None else {"decision_keys": lambda: judged.keys.trouble}
         return {
             "inbox": lambda: self.inbox.trouble,
             "outlet": lambda: self.outlet.trouble,
             "replies": lambda: self.replies.trouble,
+            **({} if stops is None else {"stops": lambda: stops.trouble}),
+            **keys,
         }

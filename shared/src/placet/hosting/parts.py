@@ -13,6 +13,7 @@ from placet.errors import Code, TerminalError
 from placet.machine import Machine
 from placet.runtime.ports import Models, Tools
 from placet.settings import Settings
+from placet.voices import Voices
 
 PACKAGES = {
     topology.DISPATCHER: "placet_dispatcher",
@@ -31,13 +32,15 @@ class Parts:
     service: str
     queues: tuple[str, ...]
     """What it takes from, unless it is told its role or its hosts. The first is its only one by default."""
-    machine: Callable[[], Machine[Any]]
+    machine: Callable[[Settings], Machine[Any]]
     application: bool
     """Whether its rules ask the application: its code is loaded then."""
     models: Callable[[App], Awaitable[Models]] | None = None
     """What calls models. Only here are a model's keys needed."""
     tools: Callable[[App, Settings], Tools] | None = None
     """What runs tools. Only here are a tool's credentials needed."""
+    decides: Callable[[Voices], Machine[Any]] | None = None
+    """Where people's decisions are taken: the machine, told whom to believe. It stands in place of `machine`."""
     arbiter: bool = False
     """Whether races of reviewers are sorted out here."""
 

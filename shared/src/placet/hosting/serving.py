@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from placet import topology as topologies
+from placet.adapters.rabbitmq import Collector
 from placet.application import App
 from placet.hosting import exits
 from placet.hosting.broker import Broker
+from placet.hosting.deciding import Deciding, deciding
 from placet.hosting.opening import Opening
 from placet.hosting.parts import Parts, parts_of
+from placet.hosting.pools import check_pools
+from placet.messages import OPERATION, THREAD
 from placet.runtime.loading import load_app
+from placet.runtime.ports import Quarantine
 from placet.runtime.probes import Probes
 from placet.runtime.refusing import NoApplication
 from placet.runtime.service import Ports, Report, Service
@@ -33,6 +39,8 @@ def needed_by(own: Parts, queues: Iterable[str]) -> Mapping[str, str]:
     for parts in parts_of(queues, own):
         if parts.application:
             needed.setdefault("app", f"the {parts.service}")
+        if parts.decides:
+            needed.setdefault("decision_keys", f"the {parts.service}")
     return needed
 
 
@@ -96,6 +104,7 @@ class Hosted:
         """
         async with AsyncExitStack() as stack:
             app = self._application()
+            judged = deciding(self._settings, os.environ) if any(parts.decides for parts in self._parts) else None
             opening = Opening(self.name, self._settings)
             store = await opening.store()
             stack.push_async_callback(store.close)
@@ -107,14 +116,20 @@ class Hosted:
             tools = [parts.tools(app, self._settings) for parts in self._parts if app and parts.tools]
             for each in models:
                 stack.push_async_callback(each.close)
-            broker = self._broker(topology)
+            broker = self._broker(topology, judged)
+            quarantine = self._quarantine(topology, store)
             closing = [
                 *(("models", each.close) for each in models),
+                *([("quarantine", quarantine.close)] if quarantine is not None else []),
                 *broker.closing(),
                 *([("redis", arbiter.close)] if arbiter is not None else []),
             ]
+            machines = [
+                parts.decides(judged.voices) if parts.decides and judged else parts.machine(self._settings)
+                for parts in self._parts
+            ]
             ports = Ports(
-                machines={machine.name: machine for machine in (parts.machine() for parts in self._parts)},
+                machines={machine.name: machine for machine in machines},
                 application=app or NoApplication(),
                 store=store,
                 inbox=broker.inbox,
@@ -124,14 +139,18 @@ class Hosted:
                 tools=tools[0] if tools else None,
                 arbiter=arbiter,
                 hint=broker.replies.hint,
-                events_from=f"/placet/{self._settings.environment}",
+                stops=broker.stops,
+                events_from=f"/placet/{self._settings.environment}" if self._settings.events else None,
                 troubles=broker.troubles(),
+                notes={"quarantine": quarantine.report} if quarantine is not None else {},
                 closing=closing,
                 models_max=self._settings.models_max,
                 tools_max=self._settings.tools_max,
             )
             self._service = Service(self.name, ports)
             broker.start()
+            if quarantine is not None:
+                quarantine.start()
             stack.pop_all()
         return self._service
 
@@ -139,12 +158,21 @@ class Hosted:
         if not any(parts.application for parts in self._parts):
             return None
         app = load_app(self._settings.app or "")
+        check_pools(app, self._settings)
         log.info("check.ok", extra={"check": "application", "app": app.name, "version": app.version})
         return app
 
-    def _broker(self, topology: Topology) -> Broker:
+    def _broker(self, topology: Topology, judged: Deciding | None) -> Broker:
         sources = [source for queue in self._queues for source in self._sources(topology, queue)]
-        return Broker(self.name, self._settings.amqp_url or "", topology, sources, self._room)
+        calling = sorted({topologies.QUEUES[queue] for queue in self._queues} & {OPERATION, THREAD})
+        return Broker(self.name, self._settings.amqp_url or "", topology, sources, self._room, judged, calling)
+
+    def _quarantine(self, topology: Topology, store: Quarantine) -> Collector | None:
+        """What nobody could handle is collected where runs are scheduled: it is no other service's matter."""
+        if topologies.DISPATCHER not in self._queues:
+            return None
+        url, rows_max = self._settings.amqp_url or "", self._settings.dead_letters_max
+        return Collector(url, f"placet {self.name}", store, topology, rows_max=rows_max)
 
     def _sources(self, topology: Topology, queue: str) -> Sequence[Source]:
         pool = topologies.tool_pool(self._settings.tool_pool or "")

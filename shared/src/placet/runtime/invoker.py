@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,10 +14,11 @@ from pydantic import TypeAdapter
 from placet import limits
 from placet.activities import Activity, CallModel, ProbeTool, RunTool, Stop
 from placet.calls import ChatMessage, NotExecuted, ToolOutcome, Unsure, not_begun, probe_not_begun
-from placet.errors import Certainty, Code, ErrorClass, Failure, PlacetError
+from placet.errors import Certainty, Code, ErrorClass, Failure, PlacetError, RetryableError
 from placet.ids import Address, derived_id
 from placet.messages import Envelope, ModelAnswered, ModelFailed, ToolProbed, ToolReturned
 from placet.runtime.ports import ActivityError, BeginLeft, Models, Store, Tools
+from placet.runtime.process import backoff_ms
 
 log = logging.getLogger("placet.invoker")
 _CHAT: TypeAdapter[ChatMessage] = TypeAdapter(ChatMessage)
@@ -112,10 +113,13 @@ class TaskInvoker:
         """Activities in work or waiting for a place."""
         return len(self._running())
 
-    @property
-    def owners(self) -> Collection[Address]:
+    def owners(self) -> list[Address]:
         """The states for which something is in work here, or waits for a place."""
-        return self._calls.keys()
+        return list(self._calls)
+
+    def could_stop(self, owner: Address) -> bool:
+        """Whether anything is in work for that state, or waits for a place, which has had no signal."""
+        return any(call.stopped is None for call in self._calls.get(owner, ()))
 
     def stop_calls(self, owner: Address, reason: str) -> int:
         """Signal, once each, whatever runs for that state; how many calls have had no signal before.
@@ -158,8 +162,7 @@ class TaskInvoker:
 
     async def _call_model(self, activity: CallModel) -> None:
         async with self._model_places:
-            bodies = await self._store.read_thread(activity.run_id, activity.thread_id, activity.messages)
-            conversation = [_CHAT.validate_json(body) for body in bodies]
+            conversation = await self._conversation(activity)
             try:
                 async with asyncio.timeout(activity.timeout_ms / 1_000):
                     reply = await self._models.call(activity, conversation)
@@ -187,6 +190,23 @@ class TaskInvoker:
                         reply=reply,
                     ),
                 )
+
+    async def _conversation(self, activity: CallModel) -> list[ChatMessage]:
+        """As it was committed. While the store is away it is asked for again, as long as the call itself may take: a
+        call that is given up comes back only when its lease ends. Raises the last RetryableError."""
+        until_ms = self._monotonic_ms() + activity.timeout_ms
+        failures = 0
+        while True:
+            try:
+                bodies = await self._store.read_thread(activity.run_id, activity.thread_id, activity.messages)
+            except RetryableError:
+                failures += 1
+                delay_ms = backoff_ms(activity.owner().text(), failures)
+                if self._monotonic_ms() + delay_ms > until_ms:
+                    raise
+                await asyncio.sleep(delay_ms / 1_000)
+            else:
+                return [_CHAT.validate_json(body) for body in bodies]
 
     def _model_failed(self, activity: CallModel, failure: Failure) -> None:
         self._report(

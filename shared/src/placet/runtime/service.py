@@ -77,6 +77,8 @@ class Ports:
     """The source that events for the outside name; without one, none are sent."""
     troubles: Mapping[str, Callable[[], str | None]] = field(default_factory=dict)
     """Why a connection cannot be used now, or None, by what it is for. The process is not ready then."""
+    notes: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+    """What the probes tell besides, by its name; it makes nobody unready."""
     closing: Sequence[tuple[str, Close]] = ()
     models_max: int = 64
     tools_max: int = 16
@@ -159,6 +161,9 @@ class Service:
             "running": self._invoker.running,
             "unreadable": health.unreadable,
             "draining": health.draining,
+            "turns": self._watched.turns,
+            "messages": self._watched.messages,
+            **{name: note() for name, note in self._ports.notes.items()},
         }
         live = health.live and not stalled
         return Report(live, live and health.ready and not any(troubles.values()), body)
@@ -227,11 +232,16 @@ class _Watched:
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
         self.busy_since: float | None = None
+        self.turns = 0
+        self.messages = 0
+        """What all turns together took: how full batches are is what a message costs."""
 
     async def take(self, batch_max: int) -> Sequence[Delivery]:
         self.busy_since = None
         taken = await self._inbox.take(batch_max)
         self.busy_since = asyncio.get_running_loop().time()
+        self.turns += bool(taken)
+        self.messages += len(taken)
         return taken
 
     async def settle(self, done: Sequence[Delivery], back: Sequence[Delivery]) -> None:

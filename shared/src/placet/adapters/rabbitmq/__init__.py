@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from placet.adapters.rabbitmq.answering import RabbitReplies
 from placet.adapters.rabbitmq.asking import Asker
+from placet.adapters.rabbitmq.collecting import Collector
 from placet.adapters.rabbitmq.declaring import declare, verify
 from placet.adapters.rabbitmq.door import RabbitDoor
 from placet.adapters.rabbitmq.inbox import Opener, RabbitInbox
@@ -15,6 +16,7 @@ from placet.adapters.rabbitmq.wire import Incoming
 
 __all__ = [
     "Asker",
+    "Collector",
     "DeadLetter",
     "Incoming",
     "Opener",

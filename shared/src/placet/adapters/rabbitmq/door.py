@@ -6,11 +6,13 @@ Questions of one moment for one service travel in one AMQP message.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 from placet.adapters.rabbitmq.asking import Asker
+from placet.adapters.rabbitmq.resending import send_as_it_came
 from placet.adapters.rabbitmq.watching import Watch
-from placet.adapters.rabbitmq.wire import DIRECT_REPLY_TO, body_of, packs, properties
+from placet.adapters.rabbitmq.wire import DIRECT_REPLY_TO, body_of, packs, properties, require_size
 from placet.errors import RetryableError
 from placet.messages import Envelope, Message
 from placet.topology import Route, Topology, queue_of
@@ -21,6 +23,7 @@ class RabbitDoor:
     needs the right to configure, write and read `placet.watch.*` and to read the events exchange."""
 
     def __init__(self, url: str, topology: Topology, name: str) -> None:
+        self._url = url
         self._topology = topology
         self._asker = Asker(url, f"{name} door")
         self._watch = Watch(url, f"{name} watch")
@@ -46,14 +49,16 @@ class RabbitDoor:
         return self._asker.trouble or (self._watch.trouble if self._watching else None)
 
     async def ask(self, message: Message, *, message_id: str, timeout_ms: int) -> str | None:
-        """As ports.Door."""
+        """As ports.Door. Raises ContractError(TOO_LARGE) for what the broker would refuse."""
         token, answer = self._asker.expect()
         try:
             async with asyncio.timeout(timeout_ms / 1_000):
                 await self._asker.wait_until_up(timeout_ms)
                 envelope = Envelope(id=message_id, reply_to=token, message=message)  # type: ignore[arg-type]
                 route = self._topology.route(queue_of(message), envelope.message.type)
-                self._waiting.setdefault(route, []).append((token, envelope.encode()))
+                body = envelope.encode()
+                require_size(len(body), envelope.message.type)
+                self._waiting.setdefault(route, []).append((token, body))
                 if self._flushing is None or self._flushing.done():
                     self._flushing = asyncio.get_running_loop().create_task(self._flush())
                 return await answer
@@ -61,6 +66,10 @@ class RabbitDoor:
             return None
         finally:
             self._asker.forget(token)
+
+    async def send_as_it_came(self, queue: str, body: bytes, about: Mapping[str, Any]) -> None:
+        """Publish again what an outsider once published to a queue; raises as `resending.send_as_it_came`."""
+        await send_as_it_came(self._url, self._topology, queue, body, about)
 
     def changes(self, run_id: str | None) -> AsyncIterator[None]:
         """As ports.Door."""

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Sequence
 from aio_pika.abc import AbstractConnection
 from aio_pika.exceptions import DeliveryError, PublishError
 
+from placet.adapters.rabbitmq.letters import about_of, dead_letter_key
 from placet.adapters.rabbitmq.link import Lane, Link, open_lane, raise_if_cancelled, reason_of
-from placet.adapters.rabbitmq.parking import dead_letter_key
 from placet.adapters.rabbitmq.wire import (
+    ABOUT_HEADER,
     CLOUD_EVENT,
     CODE_HEADER,
     QUEUE_HEADER,
@@ -24,6 +25,7 @@ from placet.adapters.rabbitmq.wire import (
     body_of,
     packs,
     properties,
+    require_size,
 )
 from placet.errors import Code, InvariantError, PlacetError, RetryableError
 from placet.runtime.ports import OutboxRow
@@ -78,11 +80,14 @@ class RabbitOutlet:
         """The ids of the rows that the broker has confirmed; all others stay rows and are published again later.
 
         A message that reaches no queue, or that a full queue refuses, is logged and is in `alarms`. Raises
+        ContractError(TOO_LARGE) for a row that no broker of ours takes, before anything is published;
         RetryableError(BROKER_UNAVAILABLE) when nothing was confirmed because the broker is away, blocked or silent:
         whether it has the messages is unknown then.
         """
         if not rows:
             return []
+        for row in rows:
+            require_size(len(row.body), row.id)
         lane = await self._ready()
         portions = [
             (destination, pack, route)
@@ -116,7 +121,12 @@ class RabbitOutlet:
         Parked twice, it has one message id.
         """
         reason = error.message[:REASON_CHARS_MAX]
-        headers = {CODE_HEADER: error.code.value, REASON_HEADER: reason, QUEUE_HEADER: message.queue}
+        headers = {
+            CODE_HEADER: error.code.value,
+            REASON_HEADER: reason,
+            QUEUE_HEADER: message.queue,
+            ABOUT_HEADER: about_of(message),
+        }
         about = properties(
             message.content_type or "application/octet-stream",
             message_id=dead_letter_key(message.queue, body),

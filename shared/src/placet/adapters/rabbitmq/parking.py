@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from aio_pika.abc import AbstractIncomingMessage
 from aio_pika.exceptions import AMQPError, DeliveryError, PublishError
 
+from placet.adapters.rabbitmq.letters import GIVEN_UP, dead_letter_key
 from placet.adapters.rabbitmq.link import Lane, abandon, connect, open_lane, reason_of
 from placet.adapters.rabbitmq.wire import CODE_HEADER, REASON_HEADER, properties
 from placet.errors import Code, RetryableError
-from placet.ids import derived_id
 from placet.topology import DEAD_QUEUE, Topology
-
-GIVEN_UP = "DELIVERY_LIMIT"
-"""The code of what was delivered too often without being settled: the broker parks it, and knows no more than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +24,6 @@ class DeadLetter:
     code: str
     reason: str
     body: bytes
-
-
-def dead_letter_key(queue: str, body: bytes) -> str:
-    """The same for the same body from the same queue: parked twice, it is one."""
-    return derived_id("dead", queue, hashlib.sha256(body).hexdigest())
 
 
 async def look(url: str, *, limit: int = 100) -> list[DeadLetter]:

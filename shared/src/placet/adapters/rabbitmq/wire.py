@@ -12,6 +12,7 @@ from aio_pika import DeliveryMode
 from aiormq.abc import DeliveredMessage
 from pamqp.commands import Basic
 
+from placet import limits
 from placet.errors import Code, ContractError
 
 T = TypeVar("T")
@@ -34,6 +35,8 @@ APP_ID = "placet"
 CODE_HEADER = "x-placet-code"
 REASON_HEADER = "x-placet-reason"
 QUEUE_HEADER = "x-placet-queue"
+ABOUT_HEADER = "x-placet-about"
+"""How a parked message came to its queue: see letters.about_of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,8 @@ class Incoming:
     """Checked by the broker where it is present: the user of the connection that published it."""
     deliveries: int
     """How often it was handed out before without being acknowledged."""
+    kind: str | None = None
+    """The AMQP property `type`."""
 
 
 def incoming(message: DeliveredMessage, queue: str) -> Incoming:
@@ -72,6 +77,7 @@ def incoming(message: DeliveredMessage, queue: str) -> Incoming:
         reply_to=properties.reply_to,
         user_id=properties.user_id,
         deliveries=count if isinstance(count, int) else 0,
+        kind=properties.message_type,
     )
 
 
@@ -80,6 +86,14 @@ def lines_of(message: Incoming) -> list[bytes]:
     if message.content_type != LINES:
         return [message.body]
     return [line for line in message.body.split(b"\n") if line] or [message.body]
+
+
+def require_size(size: int, what: str) -> None:
+    """Raises ContractError(TOO_LARGE) for a message that the broker would refuse, and close the channel for."""
+    if size > limits.JSON_BYTES_MAX:
+        raise ContractError(
+            Code.TOO_LARGE, f"{what} has {size} bytes, more than the {limits.JSON_BYTES_MAX} of a message"
+        )
 
 
 def packs(items: Iterable[T], size_of: Callable[[T], int], pack_max: int) -> Iterator[list[T]]:

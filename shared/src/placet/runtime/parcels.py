@@ -1,0 +1,41 @@
+"""Decides how a message becomes a row: one that sends it, or one that parks it."""
+
+from __future__ import annotations
+
+from placet.errors import Code
+from placet.ids import derived_id
+from placet.instants import Instant
+from placet.messages import Envelope, row_id
+from placet.runtime.ports import DeadLetter, OutboxRow
+from placet.topology import QUEUES, queue_of
+
+
+def outbox_row(envelope: Envelope, not_before: Instant | None = None, *, claim_ms: int = 0) -> OutboxRow:
+    """The row that sends an envelope."""
+    message, body = envelope.message, envelope.encode()
+    return OutboxRow(
+        id=row_id(envelope.id, body),
+        destination=queue_of(message),
+        run_id=message.run_id,
+        type=message.type,
+        not_before_ms=not_before or 0,
+        body=body,
+        claim_ms=claim_ms,
+    )
+
+
+def dead_letter(envelope: Envelope, code: Code, reason: str, now: Instant) -> DeadLetter:
+    """The row that parks a message with its reason. Parking it twice is one row.
+
+    Its destination is empty where the message names a machine that no queue serves: that is only said, never known.
+    """
+    is_served = envelope.message.to().machine in QUEUES.values()
+    return DeadLetter(
+        id=derived_id("dead", envelope.id),
+        run_id=envelope.message.run_id,
+        destination=queue_of(envelope.message) if is_served else "",
+        code=code,
+        reason=reason,
+        body=envelope.encode(),
+        at_ms=now,
+    )
