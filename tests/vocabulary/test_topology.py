@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
@@ -95,9 +97,9 @@ def test_a_pool_is_named_by_a_plain_word(name: str) -> None:
 
 
 def test_what_is_for_an_operation_goes_to_the_pool_that_it_names() -> None:
-    names = {"tenant": "acme", "run_id": "run-1"}
+    names: dict[str, Any] = {"tenant": "acme", "run_id": "run-1"}
     assert queue_of(CancelOperation(**names, operation_id="op_1", reason="", pool="gpu")) == tool_pool("gpu")
-    answer = {"request_id": "apr_1", "outcome": "executed", "asker_key": "op_1", "asker_pool": "gpu"}
+    answer: dict[str, Any] = {"request_id": "apr_1", "outcome": "executed", "asker_key": "op_1", "asker_pool": "gpu"}
     assert queue_of(ApprovalDecided(**names, **answer, asker_machine=OPERATION)) == tool_pool("gpu")
     assert queue_of(ApprovalDecided(**names, **answer, asker_machine=RUN)) == RESUME
 
