@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 
 import asyncpg
 
+from placet.adapters.sql.postgres_errors import FAILURES
 from placet.client import AsyncPlacetClient
 from placet.errors import Code, RetryableError, TerminalError
 from placet.machine import Receipt
@@ -118,7 +119,7 @@ class Crowd:
                     "SELECT run_id, status FROM state WHERE machine = 'run' AND run_id = ANY($1)", [*run_ids]
                 )
             }
-        except (OSError, asyncpg.exceptions.PostgresError, asyncpg.exceptions.InterfaceError):
+        except FAILURES:
             return {}
 
     async def facts(self, query: str, *values: Any) -> list[asyncpg.Record]:

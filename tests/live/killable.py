@@ -21,6 +21,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -129,9 +130,13 @@ class Watch:
             if stage in self.LAST:
                 self._counts[run_id, step] = int(number)
 
-    def reach(self, run_id: str, step: str, stage: str) -> None:
-        """Note it, and die where that is the plan."""
-        number = self._counts[run_id, step] + (stage != "settled")
+    def next(self, run_id: str, step: str) -> int:
+        """Which time of that step would be the next."""
+        return self._counts[run_id, step] + 1
+
+    def reach(self, run_id: str, step: str, stage: str, number: int | None = None) -> None:
+        """Note it, and die where that is the plan. `number`: which time; otherwise the next one."""
+        number = self.next(run_id, step) if number is None else number
         point = f"{step} {number} {stage}"
         self._kills.write(self._service, run_id, point)
         if stage in self.LAST:
@@ -172,18 +177,24 @@ class WatchedStore(Watched):
 
     def __init__(self, inner: Any, watch: Watch) -> None:
         super().__init__(inner, watch)
-        self.unsettled: list[tuple[str, str]] = []
+        self.unsettled: list[tuple[str, str, int]] = []
 
     async def commit(self, units: Sequence[Unit]) -> Sequence[Any]:
         """As ports.Store."""
+        together: Counter[tuple[str, str]] = Counter()
+        steps: list[list[tuple[str, str, int]]] = []
         for unit in units:
+            steps.append([])
             for run_id, step in steps_of(unit):
-                self._watch.reach(run_id, step, "before")
+                steps[-1].append((run_id, step, self._watch.next(run_id, step) + together[run_id, step]))
+                together[run_id, step] += 1
+        for run_id, step, number in chain(*steps):
+            self._watch.reach(run_id, step, "before", number)
         results: Sequence[Any] = await self._inner.commit(units)
-        for unit, result in zip(units, results, strict=True):
-            for run_id, step in steps_of(unit) if result.fate is Fate.COMMITTED else ():
-                self.unsettled.append((run_id, step))
-                self._watch.reach(run_id, step, "committed")
+        for of_unit, result in zip(steps, results, strict=True):
+            for run_id, step, number in of_unit if result.fate is Fate.COMMITTED else ():
+                self.unsettled.append((run_id, step, number))
+                self._watch.reach(run_id, step, "committed", number)
         return results
 
     async def claim_due(self, *how: Any, **named: Any) -> Sequence[Any]:
@@ -205,8 +216,8 @@ class WatchedInbox(Watched):
         """As ports.Inbox."""
         await self._inner.settle(done, back)
         settled, self._store.unsettled = self._store.unsettled, []
-        for run_id, step in settled:
-            self._watch.reach(run_id, step, "settled")
+        for run_id, step, number in settled:
+            self._watch.reach(run_id, step, "settled", number)
 
 
 class WatchedOutlet(Watched):
