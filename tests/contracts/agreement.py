@@ -153,6 +153,10 @@ class Agreement(RuleBasedStateMachine):
     def defer(self, ids: list[str], longest_ms: int) -> None:
         self.both(lambda store: store.defer(ids, longest_ms))
 
+    @rule(within_ms=some.integers(1, 20))
+    def recall(self, within_ms: int) -> None:
+        self.both(lambda store: store.recall(within_ms))
+
     @rule(ids=some.lists(names, max_size=2))
     def discard(self, ids: list[str]) -> None:
         self.both(lambda store: store.discard(ids))

@@ -74,6 +74,16 @@ class OutboxContract(OnStore):
         clock.at_ms += 100
         assert [row.id for row in await store.claim_due(9, 1)] == ["a"]
 
+    async def test_what_is_recalled_is_claimed_no_longer_than_is_said_and_what_is_not_due_stays(self, store, clock):
+        await store.commit([step(outbox=[sent("a"), sent("b"), sent("later", T0 + 900)])])
+        assert len(await store.claim_due(9, 500)) == 2
+        await store.recall(1_000)
+        assert await store.next_due_ms() == (T0, T0 + 500)
+        await store.recall(50)
+        assert await store.next_due_ms() == (T0, T0 + 50)
+        clock.at_ms += 50
+        assert [row.id for row in await store.claim_due(9, 500)] == ["a", "b"]
+
     async def test_what_has_no_receiver_is_discarded(self, store):
         await store.commit([step(outbox=[sent("a"), sent("b")])])
         await store.discard(["a", "unknown"])

@@ -21,6 +21,8 @@ from tests.runtime.test_engine import SetClock
 class SlowBroker:
     """Confirms when it is let."""
 
+    connections = 1
+
     def __init__(self) -> None:
         self.published: list[str] = []
         self.lets = asyncio.Event()

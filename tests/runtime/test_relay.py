@@ -14,7 +14,7 @@ from placet.ids import derived_id
 from placet.instants import Instant
 from placet.runtime import relay as relay_module
 from placet.runtime.ports import CommitResult, Fate, OutboxRow, Unit
-from placet.runtime.relay import CLAIM_MS, IDLE_MS, Relay
+from placet.runtime.relay import CLAIM_MS, IDLE_MS, RECALL_MS, Relay
 from placet.topology import EVENTS
 from tests.cases import case
 from tests.runtime.test_engine import SetClock
@@ -25,6 +25,7 @@ class RecordingOutlet:
     """Confirms what `confirms` says."""
 
     def __init__(self, *, confirms: bool = True) -> None:
+        self.connections = 0
         self.published: list[str] = []
         self.confirms = confirms
 
@@ -83,7 +84,7 @@ async def test_a_row_that_is_confirmed_and_only_waits_is_published_ever_more_rar
         published += [clock.at_ms // 1_000] * (len(outlet.published) - before)
         clock.at_ms += 1_000
     gaps = [after - before for before, after in pairwise(published)]
-    assert gaps == [20, 20, 40, 80, 160, 300]
+    assert gaps == [20, 20, 40, 80, *[120] * 6]
 
 
 async def test_a_row_that_the_broker_did_not_take_is_tried_again_at_the_same_pace() -> None:
@@ -94,6 +95,38 @@ async def test_a_row_that_the_broker_did_not_take_is_tried_again_at_the_same_pac
         await relay.turn()
         clock.at_ms += CLAIM_MS
     assert len(outlet.published) == 10
+
+
+async def test_a_broker_that_comes_back_gets_at_once_what_it_had_confirmed() -> None:
+    """It may be empty: an accepted decision does not wait until its row would have been published again anyway."""
+    store, clock = await a_store(row("now"))
+    outlet = RecordingOutlet()
+    relay = Relay(store, outlet)
+    outlet.connections = 1
+    for _ in range(6):
+        await relay.turn()
+        clock.at_ms += CLAIM_MS
+    published = len(outlet.published)
+    await relay.turn()
+    assert len(outlet.published) == published, "it is deferred by now"
+    outlet.connections = 2
+    await relay.turn()
+    clock.at_ms += RECALL_MS
+    await relay.turn()
+    assert len(outlet.published) == published + 1
+
+
+async def test_a_process_that_is_new_publishes_nothing_again() -> None:
+    store, clock = await a_store(row("now"))
+    await Relay(store, RecordingOutlet()).turn()
+    late = RecordingOutlet()
+    relay = Relay(store, late)
+    await relay.turn()
+    late.connections = 1
+    await relay.turn()
+    clock.at_ms += RECALL_MS
+    await relay.turn()
+    assert late.published == []
 
 
 async def test_an_event_for_the_outside_has_no_receiver_and_is_gone_once_it_is_confirmed() -> None:

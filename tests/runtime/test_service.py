@@ -76,6 +76,8 @@ class Queue(MemoryQueue):
 class World:
     """Tool, queue, broker and store of one service, and what happened to them, in order."""
 
+    connections = 1
+
     def __init__(self) -> None:
         self.events: list[str] = []
         self.go = asyncio.Event()

@@ -83,6 +83,8 @@ class RecordingPorts:
 
 
 class RecordingOutlet:
+    connections = 1
+
     def __init__(self, record: Record) -> None:
         self.record = record
         self.rows: list[OutboxRow] = []

@@ -47,7 +47,7 @@ class Broker:
         self._decoded: dict[str, Envelope] = {}
         self.queues: dict[str, list[Parcel]] = {name: [] for name in QUEUES}
         self.on_the_way = 0
-        self._wipes = 0
+        self.wipes = 0
         self._dead: set[str] = set()
         self._past: dict[str, Envelope] = {}
         """Every message that ever travelled, by its id."""
@@ -81,7 +81,7 @@ class Broker:
         """The broker loses everything, also what it has confirmed. What a process tells itself is not its."""
         waiting_count = sum(map(len, self.queues.values()))
         self._history.note("wiped", f"{waiting_count} messages and {self.on_the_way} on their way")
-        self._wipes += 1
+        self.wipes += 1
         for waiting in self.queues.values():
             waiting[:] = [parcel for parcel in waiting if parcel.owned_by is not None]
 
@@ -103,11 +103,11 @@ class Broker:
     def later(self, queue: str, parcel: Parcel, delay_ms: int) -> None:
         """Arrives after a while."""
         self.on_the_way += 1
-        wipes = self._wipes
+        wipes = self.wipes
 
         def arrive() -> None:
             self.on_the_way -= 1
-            if wipes == self._wipes or parcel.owned_by is not None:
+            if wipes == self.wipes or parcel.owned_by is not None:
                 self._arrive(queue, parcel)
 
         self._scheduler.at(self._scheduler.now_ms + delay_ms, arrive)
@@ -227,6 +227,11 @@ class SimOutlet:
         self._broker = broker
         self._pause = pause
         self._check = check
+
+    @property
+    def connections(self) -> int:
+        """As ports.Outlet."""
+        return 1 + self._broker.wipes
 
     async def publish(self, rows: Sequence[OutboxRow]) -> Sequence[str]:
         """As ports.Outlet."""

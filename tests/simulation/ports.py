@@ -145,6 +145,12 @@ class SimStore:
         at_once(self._inner.defer(outbox_ids, longest_ms))
         await self._scheduler.pause()
 
+    async def recall(self, within_ms: int) -> None:
+        """As ports.Store."""
+        await self._reach("discard_fails")
+        at_once(self._inner.recall(within_ms))
+        await self._scheduler.pause()
+
     async def discard(self, outbox_ids: Sequence[str]) -> None:
         """As ports.Store."""
         await self._reach("discard_fails")

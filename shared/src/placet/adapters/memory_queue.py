@@ -22,6 +22,9 @@ MARKS_MAX = 10_000
 class MemoryQueue:
     """Inbox and Outlet of one process. A row that is still waiting or in work is not taken in twice."""
 
+    connections = 1
+    """There is no broker that could be lost."""
+
     def __init__(self) -> None:
         self._waiting: deque[Delivery] = deque()
         self._some = asyncio.Event()

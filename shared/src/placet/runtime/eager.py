@@ -27,6 +27,11 @@ class Eager:
         self._waiting = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def connections(self) -> int:
+        """As ports.Outlet."""
+        return self._outlet.connections
+
     async def publish(self, rows: Sequence[OutboxRow]) -> Sequence[str]:
         """As ports.Outlet; returns at once and confirms nothing."""
         if self._waiting + len(rows) > EAGER_ROWS_MAX:

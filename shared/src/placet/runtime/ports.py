@@ -172,6 +172,9 @@ class Store(Protocol):
     async def defer(self, outbox_ids: Sequence[str], longest_ms: int) -> None:
         """What was published once more waits for its receiver as long again as it has been due, at most so long."""
 
+    async def recall(self, within_ms: int) -> None:
+        """Every claim and deferral of a row that is due ends within so long."""
+
     async def discard(self, outbox_ids: Sequence[str]) -> None:
         """Delete rows that have no receiver who would."""
 
@@ -272,6 +275,10 @@ class Inbox(Protocol):
 
 class Outlet(Protocol):
     """Where the relay publishes."""
+
+    @property
+    def connections(self) -> int:
+        """How often it has reached its broker. One that was reached anew may have forgotten what it had confirmed."""
 
     async def publish(self, rows: Sequence[OutboxRow]) -> Sequence[str]:
         """The ids that a broker has confirmed. The receiver of a message deletes its row, in the commit that applies

@@ -25,8 +25,10 @@ RELAY_MAX = 512
 """Rows claimed at a time."""
 CLAIM_MS = 20_000
 """How long a claimed row stays away from other relays: longer than any publish, shorter than anybody's patience."""
-DEFER_MS_MAX = 300_000
+DEFER_MS_MAX = 120_000
 """The longest time between two publications of a row that is confirmed and not consumed."""
+RECALL_MS = 2_000
+"""How soon everything that is due is published again by a process that has lost its broker and has it back."""
 IDLE_MS = 15_000
 """Look again at least this often: another process may have died with timers that only it knew of."""
 
@@ -37,9 +39,11 @@ class Relay:
     def __init__(self, store: Store, outlet: Outlet) -> None:
         self._store = store
         self._outlet = outlet
+        self._connections = outlet.connections
 
     async def turn(self) -> int:
         """Publish what is due now. Returns how many milliseconds may pass before the next row is due (0: more now)."""
+        await self._recall()
         rows = await self._store.claim_due(RELAY_MAX, CLAIM_MS)
         if rows:
             await told_confirmed(self._store, rows, await self._published(rows))
@@ -47,6 +51,17 @@ class Relay:
             return 0
         now, due = await self._store.next_due_ms()
         return IDLE_MS if due is None else max(0, min(IDLE_MS, due - now))
+
+    async def _recall(self) -> None:
+        """The broker was away, and may have come back empty: what it had confirmed does not wait for its receiver.
+
+        Not where it is reached for the first time: new processes beside a long queue would publish all of it again.
+        """
+        connections = self._outlet.connections
+        if connections != self._connections:
+            if connections > 1:
+                await self._store.recall(RECALL_MS)
+            self._connections = connections
 
     async def _published(self, rows: Sequence[OutboxRow]) -> Sequence[str]:
         """What the outlet confirms. Where it refuses the contents, they are read one by one."""

@@ -118,6 +118,14 @@ class MemoryStore(MemoryReader):
             if until_ms > waiting.claimed_until_ms:
                 self._outbox[waiting.row.id] = replace(waiting, claimed_until_ms=until_ms)
 
+    async def recall(self, within_ms: int) -> None:
+        """As ports.Store."""
+        self._check_open()
+        until_ms = self._clock.now_ms() + within_ms
+        for waiting in list(self._outbox.values()):
+            if waiting.due_ms <= until_ms - within_ms and waiting.claimed_until_ms > until_ms:
+                self._outbox[waiting.row.id] = replace(waiting, claimed_until_ms=until_ms)
+
     async def discard(self, outbox_ids: Sequence[str]) -> None:
         """As ports.Store."""
         self._check_open()

@@ -70,6 +70,11 @@ class RabbitOutlet:
         await self._link.close()
 
     @property
+    def connections(self) -> int:
+        """As ports.Outlet."""
+        return self._link.connections
+
+    @property
     def trouble(self) -> str | None:
         """Why nothing, or not everything, can be published now; None when all is well."""
         if self._link.trouble is not None:

@@ -136,6 +136,10 @@ class PostgresStore(SqlReader):
         if outbox_ids:
             await self._rows(pg.defer, durable=False, ids=list(outbox_ids), longest_ms=longest_ms)
 
+    async def recall(self, within_ms: int) -> None:
+        """As ports.Store; lost like a claim."""
+        await self._rows(pg.recall, durable=False, within_ms=within_ms)
+
     async def discard(self, outbox_ids: Sequence[str]) -> None:
         """As ports.Store; lost like a claim."""
         if outbox_ids:

@@ -391,5 +391,12 @@ def defer() -> ClauseElement:
     return update(o).where(named, o.c.claimed_until_ms < until_ms).values(claimed_until_ms=until_ms)
 
 
+def recall() -> ClauseElement:
+    o, now_ms = tables.outbox, _clock()
+    until_ms = now_ms + bindparam("within_ms", type_=BigInteger())
+    claimed = and_(o.c.due_ms <= now_ms, o.c.claimed_until_ms > until_ms)
+    return update(o).where(claimed).values(claimed_until_ms=until_ms)
+
+
 def discard() -> ClauseElement:
     return _discarded(bindparam("ids", type_=ARRAY(Text)))

@@ -200,6 +200,17 @@ class SqliteStore(SqlReader):
         if outbox_ids:
             await self._committer.do(work=work)
 
+    async def recall(self, within_ms: int) -> None:
+        """As ports.Store."""
+        self._check_open()
+        recall = self._sql(st.outbox_recall)
+
+        def work(now_ms: Instant) -> None:
+            values = recall.bind({"now_ms": now_ms, "until_ms": now_ms + within_ms})
+            self._connection.execute(recall.sql, values)
+
+        await self._committer.do(work=work)
+
     async def discard(self, outbox_ids: Sequence[str]) -> None:
         """As ports.Store."""
         self._check_open()

@@ -189,6 +189,12 @@ def outbox_defer() -> ClauseElement:
     return update(o).where(later).values(claimed_until_ms=until_ms)
 
 
+def outbox_recall() -> ClauseElement:
+    o = tables.outbox
+    claimed = and_(o.c.due_ms <= bindparam("now_ms"), o.c.claimed_until_ms > bindparam("until_ms"))
+    return update(o).where(claimed).values(claimed_until_ms=bindparam("until_ms"))
+
+
 def outbox_next_due() -> ClauseElement:
     """When the next row that nobody has claimed is due: the first row."""
     o = tables.outbox
