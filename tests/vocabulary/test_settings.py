@@ -47,6 +47,7 @@ def test_nothing_set_is_the_defaults_and_nothing_is_said() -> None:
         ("DATABASE_URL", DATABASE, DATABASE),
         ("DATABASE_URL", "postgresql+asyncpg:///placet?host=/run", None),
         ("AMQP_URL", "amqps://user:p%40ss@mq/placet", "amqps://user:p%40ss@mq/placet"),
+        ("AMQP_URL", "amqp://u:p@mq-1/v\n amqp://u:p@mq-2/v", "amqp://u:p@mq-1/v amqp://u:p@mq-2/v"),
         ("REDIS_URL", "redis://:pass@cache:6379/0", "redis://:pass@cache:6379/0"),
         (
             "ROLE_PASSWORDS",
@@ -88,6 +89,7 @@ BAD = [
     ("DATABASE_URL", "hush-hush"),
     ("DATABASE_URL", "postgresql:///d"),
     ("AMQP_URL", "http://u:hush-hush@h"),
+    ("AMQP_URL", "amqp://u:hush-hush@h http://u:hush-hush@h"),
     ("REDIS_URL", "redis://:hush-hush@h:port/0"),
     ("TOKEN", "hush-hush"),
     ("TOKEN", "hush-hush " * 5),

@@ -53,6 +53,15 @@ def _url(*schemes: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _urls(*schemes: str) -> AfterValidator:
+    one = _url(*schemes).func
+
+    def check(text: str) -> str:
+        return " ".join(one(url) for url in text.split())  # type: ignore[call-arg]
+
+    return AfterValidator(check)
+
+
 def _words(text: object) -> object:
     return tuple(word.strip() for word in text.split(",") if word.strip()) if isinstance(text, str) else text
 
@@ -130,11 +139,12 @@ class Settings(BaseModel):
         json_schema_extra=_SECRET,
         description="the address of PostgreSQL, such as postgresql://USER:PASSWORD@HOST:5432/NAME",
     )
-    amqp_url: Annotated[str, _url("amqp", "amqps")] | None = Field(
+    amqp_url: Annotated[str, _urls("amqp", "amqps")] | None = Field(
         None,
         repr=False,
         json_schema_extra=_SECRET,
-        description="the address of RabbitMQ, such as amqp://USER:PASSWORD@HOST:5672/VHOST",
+        description="the address of RabbitMQ, such as amqp://USER:PASSWORD@HOST:5672/VHOST; several nodes with blanks "
+        "between",
     )
     redis_url: Annotated[str, _url("redis", "rediss")] | None = Field(
         None,

@@ -20,6 +20,8 @@ __all__ = ["Lane", "Link", "abandon", "connect", "open_lane", "raise_if_cancelle
 log = logging.getLogger("placet.rabbitmq")
 
 CONNECT_TIMEOUT_S = 10.0
+NODE_TIMEOUT_S = 3.0
+"""Where there are other nodes to ask."""
 CLOSE_TIMEOUT_S = 5.0
 HEARTBEAT_S = 10
 """A peer that is silent for about three of these is gone."""
@@ -37,12 +39,28 @@ def reason_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-async def connect(url: str, name: str) -> AbstractConnection:
-    """A connection with our heartbeat, unless the URL names one. Raises whatever the library does."""
+async def connect(urls: str, name: str) -> AbstractConnection:
+    """A connection to one of the nodes of a broker, whichever answers. Raises whatever the library does for the last.
+
+    `urls`: one address, or several with blanks between them. They are tried in any order, so that services spread over
+    the nodes and none waits for one that is dead.
+    """
+    nodes = urls.split()
+    random.shuffle(nodes)
+    for url in nodes[:-1]:
+        try:
+            return await _connect(url, name, NODE_TIMEOUT_S)
+        except Exception as error:  # noqa: BLE001  the next node may answer
+            log.info("broker.node_away", extra={"link": name, "reason": reason_of(error)})
+    return await _connect(nodes[-1], name, CONNECT_TIMEOUT_S)
+
+
+async def _connect(url: str, name: str, timeout_s: float) -> AbstractConnection:
+    """With our heartbeat, unless the URL names one."""
     extra: dict[str, Any] = {} if "heartbeat" in parse_qs(urlsplit(url).query) else {"heartbeat": HEARTBEAT_S}
     properties: dict[str, Any] = {"connection_name": name}
     connection: AbstractConnection = await aio_pika.connect(
-        url, timeout=CONNECT_TIMEOUT_S, client_properties=properties, **extra
+        url, timeout=timeout_s, client_properties=properties, **extra
     )
     return connection
 
