@@ -51,10 +51,11 @@ class SignedBench(ApprovalBench):
         return signed(self.decision(word, by), self.now_ms, key, **changes)
 
     def refuses(self, message: DecideApproval, why: Code) -> None:
-        """Nothing is written or changed, and whoever asked is told."""
+        """Nothing is written or changed, whoever asked is told, and it is kept where operators see it."""
         before = self.state, list(self.written)
         refused = self.give(message)
         assert (refused.kind, code(refused), reply(refused).answer) == ("refused", why, "refused")
+        assert refused.keep
         assert (self.state, self.written) == before
 
 

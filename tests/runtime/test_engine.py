@@ -11,6 +11,7 @@ from placet.adapters.memory import MemoryStore
 from placet.errors import Code, ContractError, RetryableError
 from placet.ids import Address
 from placet.instants import Instant
+from placet.machine import refuse
 from placet.messages import RUN, THREAD, ApprovalDecided, Envelope
 from placet.runtime.engine import Engine
 from placet.runtime.fold import HELD_MS
@@ -383,3 +384,26 @@ def test_a_store_that_redacts_is_refused_since_its_rows_could_not_be_verified(st
     with pytest.raises(ContractError) as raised:
         engine(Redacting())  # type: ignore[arg-type]
     assert raised.value.code is Code.APPROVAL_ATOMIC_STORE_REQUIRED
+
+
+async def test_a_dead_letter_under_a_known_id_takes_no_other_s_place(store: InterferingStore) -> None:
+    """An outsider chooses the id of what it submits: its letter must not stand where a real message's would."""
+    real = submit("one", reply=False)
+    forged = real.model_copy(update={"cause": "made up"})
+    for envelope in (forged, real):
+        await engine(store, hosted=[THREAD]).process(delivered(envelope))
+    bodies = [letter["body"] for letter in store.snapshot()["dead_letter"]]
+    assert sorted(bodies) == sorted([forged.encode(), real.encode()])
+
+
+async def test_a_refusal_that_is_to_be_kept_is_a_dead_letter_although_whoever_asked_is_told(
+    store: InterferingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = TOYS[RUN]
+    keeping = lambda *given: refuse(Code.SIGNATURE_INVALID, "not believed", run_id="run-1", keep=True)  # noqa: E731
+    monkeypatch.setattr(type(machine), "transition", lambda self, *given: keeping(*given))
+    for reply_to in ("first", "second"):
+        asked = submit("one").model_copy(update={"reply_to": reply_to})
+        settlement = await engine(store).process(delivered(asked))
+        assert [reply_to for reply_to, _ in settlement.replies] == [reply_to]
+    assert [letter["code"] for letter in store.snapshot()["dead_letter"]] == [Code.SIGNATURE_INVALID], "one letter"

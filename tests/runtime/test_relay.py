@@ -35,7 +35,7 @@ class RecordingOutlet:
 
 
 def row(name: str, not_before_ms: int = 0) -> OutboxRow:
-    return OutboxRow(name, "planner", "run-1", "turn.take", not_before_ms, b"{}")
+    return OutboxRow(name, "dispatcher", "run-1", "run.cancel", not_before_ms, cancel("run-1").encode())
 
 
 async def a_store(*rows: OutboxRow) -> tuple[MemoryStore, SetClock]:
@@ -228,3 +228,20 @@ async def test_a_row_that_cannot_be_parked_stays_and_holds_up_nobody() -> None:
     clock.at_ms += CLAIM_MS
     await relay.turn()
     assert [letter["id"] for letter in store.snapshot()["dead_letter"]] == [derived_id("dead", "poison")]
+
+
+async def test_what_nobody_can_read_is_parked_before_it_is_published_also_where_a_broker_would_take_it() -> None:
+    store, _ = await a_store(POISON, row("good"))
+    outlet = RecordingOutlet()
+    await Relay(store, outlet).turn()
+    assert outlet.published == ["good"]
+    assert [letter["code"] for letter in store.snapshot()["dead_letter"]] == [Code.MESSAGE_INVALID]
+
+
+async def test_a_row_of_a_newer_version_is_left_to_a_process_that_can_read_it() -> None:
+    newer = OutboxRow("newer", "planner", "run-1", "turn.take", 0, b'{"v":2,"id":"newer","message":{}}')
+    store, _ = await a_store(newer)
+    outlet = RecordingOutlet()
+    await Relay(store, outlet).turn()
+    kept = store.snapshot()
+    assert (outlet.published, [row["id"] for row in kept["outbox"]], kept["dead_letter"]) == ([], ["newer"], [])

@@ -86,7 +86,8 @@ class Ledger(RowLedger):
             self._history.note("parked", f"{letter.code} {letter.reason}: {message['type']} {_details(message)}")
             self._check(letter.code != Code.INVARIANT, "I32", f"a rule raised on {message['type']}: {letter.reason}")
             made_up = envelope["id"].startswith(MADE_UP)
-            self._check(made_up, "I32", f"{message['type']} was parked: {letter.code} {letter.reason}")
+            unbelieved = message["type"] == "approval.decide" and letter.code.startswith("SIGNATURE_")
+            self._check(made_up or unbelieved, "I32", f"{message['type']} was parked: {letter.code} {letter.reason}")
 
     def refused(self, unit: Unit, result: CommitResult) -> None:
         """The store did not take a unit."""

@@ -93,6 +93,8 @@ class Transition(Generic[S]):
     reason: str = ""
     before_ms: Instant | None = None
     """A guard that holds at commit: the store's clock must not have reached this instant."""
+    keep: bool = False
+    """Of a refusal: it becomes a dead letter although whoever asked is told."""
 
 
 def move(state: S, *effects: Effect, before_ms: Instant | None = None) -> Transition[S]:
@@ -121,12 +123,13 @@ def pass_on(message: Message, reason: str, not_before: Instant | None = None) ->
     return Transition("passed", None, (Send(message, not_before),), reason=reason)
 
 
-def refuse(code: Code, message: str, *, run_id: str, pointer: str | None = None, **details: Any) -> Transition[Any]:
-    """No rule accepts the message: whoever waits is told, and it becomes a dead letter with this reason."""
+def refuse(
+    code: Code, message: str, *, run_id: str, pointer: str | None = None, keep: bool = False, **details: Any
+) -> Transition[Any]:
+    """No rule accepts the message: whoever waits is told; if nobody does, or to `keep` it, it becomes a dead letter."""
     failure = Failure(code=code, message=message, error_class=ErrorClass.INVALID, pointer=pointer, details=details)
-    return Transition(
-        "refused", None, (Reply(Receipt(answer="refused", run_id=run_id, failure=failure)),), failure=failure
-    )
+    told = Reply(Receipt(answer="refused", run_id=run_id, failure=failure))
+    return Transition("refused", None, (told,), failure=failure, keep=keep)
 
 
 class Machine(Protocol[S]):

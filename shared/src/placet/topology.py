@@ -193,6 +193,11 @@ class Topology:
     sources: dict[str, tuple[Source, ...]] = field(repr=False)
     """By service: a destination that a machine serves."""
 
+    @property
+    def public_queues(self) -> frozenset[str]:
+        """The queues to which outsiders write."""
+        return frozenset(source.queue for sources in self.sources.values() for source in sources if source.public)
+
     def route(self, destination: str, message_type: str) -> Route:
         """How a row of the outbox travels. Raises InvariantError for a destination that nobody serves."""
         if destination == EVENTS:

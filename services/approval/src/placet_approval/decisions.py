@@ -37,7 +37,7 @@ def decide(
     """Answer one decision; the state is None for an unknown request and for another tenant's."""
     heard = voices.hear(message, facts, now_ms)
     if isinstance(heard, Failure):
-        return refuse(heard.code, heard.message, run_id=message.run_id, pointer=heard.pointer)
+        return refuse(heard.code, heard.message, run_id=message.run_id, pointer=heard.pointer, keep=True)
     words = _words_for(state)
     if not message.reviewer.id.strip():
         return unanswered(message, "invalid", Code.APPROVAL_VALIDATION_ERROR, "the reviewer has no id")
@@ -56,7 +56,7 @@ def decide(
         return answered(state, asked, "duplicate", now_ms, stored_text=first.receipt_text)
     out_of_time = _out_of_time(heard, now_ms)
     if out_of_time:
-        return refuse(Code.SIGNATURE_EXPIRED, out_of_time, run_id=message.run_id)
+        return refuse(Code.SIGNATURE_EXPIRED, out_of_time, run_id=message.run_id, keep=True)
     if message.request_hash != request.request_hash:
         told = "the hash is not that of the request: look at it again and decide on what it says"
         return refused(state, asked, "stale", now_ms, Code.APPROVAL_STALE_DECISION, told)

@@ -209,9 +209,10 @@ class Fold:
             self._pass_on(item, transition, outcome)
             return
         self._answer(item, transition, outcome)
-        if transition.kind == "refused" and item.envelope.reply_to is None:
+        if transition.kind == "refused" and (transition.keep or item.envelope.reply_to is None):
             failure = transition.failure or Failure(code=Code.MESSAGE_UNEXPECTED, message=transition.reason)
-            outcome.unit.dead_letters.append(dead_letter(item.envelope, failure.code, failure.message, self._now))
+            kept = item.envelope.model_copy(update={"reply_to": None})  # asked again, it is the same letter
+            outcome.unit.dead_letters.append(dead_letter(kept, failure.code, failure.message, self._now))
 
     def _hold(self, item: Item, failure: Failure) -> None:
         """Lose nothing that is for a state which only a newer program can read, or none until it is repaired.

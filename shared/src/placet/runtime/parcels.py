@@ -29,13 +29,14 @@ def dead_letter(envelope: Envelope, code: Code, reason: str, now: Instant) -> De
 
     Its destination is empty where the message names a machine that no queue serves: that is only said, never known.
     """
+    body = envelope.encode()
     is_served = envelope.message.to().machine in QUEUES.values()
     return DeadLetter(
-        id=derived_id("dead", envelope.id),
+        id=derived_id("dead", row_id(envelope.id, body)),  # whatever id an outsider has chosen, it takes no other's place
         run_id=envelope.message.run_id,
         destination=queue_of(envelope.message) if is_served else "",
         code=code,
         reason=reason,
-        body=envelope.encode(),
+        body=body,
         at_ms=now,
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 
-from placet.errors import ContractError
+from placet.errors import Code, ContractError
 from placet.ids import derived_id
 from placet.instants import Instant
 from placet.messages import decode_envelope
@@ -64,17 +64,13 @@ class Relay:
             self._connections = connections
 
     async def _published(self, rows: Sequence[OutboxRow]) -> Sequence[str]:
-        """What the outlet confirms. Where it refuses the contents, they are read one by one."""
-        try:
-            return await self._outlet.publish(rows)
-        except ContractError:
-            readable = await self._readable(rows)
-            if len(readable) == len(rows):
-                raise  # it is not a row's contents that the outlet refuses
-            return await self._outlet.publish(readable) if readable else ()
+        """What the outlet confirms of the rows that can be read."""
+        readable = await self._readable(rows)
+        return await self._outlet.publish(readable) if readable else ()
 
     async def _readable(self, rows: Sequence[OutboxRow]) -> list[OutboxRow]:
-        """The rows that are messages; all others are parked, each by itself."""
+        """The rows that are messages; all others are parked, each by itself, but for those of a newer version: a
+        process of that version publishes them."""
         readable: list[OutboxRow] = []
         parking: list[Unit] = []
         now, _ = await self._store.next_due_ms()
@@ -82,6 +78,8 @@ class Relay:
             error = _defect(row)
             if error is None:
                 readable.append(row)
+            elif error.code is Code.VERSION_UNSUPPORTED:
+                log.info("outbox.row_of_a_newer_version", extra={"row": row.id})
             else:
                 parking.append(_parked(row, error, now))
         results = await self._store.commit(parking) if parking else ()

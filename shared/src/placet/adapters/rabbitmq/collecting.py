@@ -151,7 +151,8 @@ class Collector:
                 others.append(taken)
                 continue
             room[queue] -= len(letters)
-            units.append(Unit(dead_letters=letters))
+            # With its row it is over: no relay sends again what the broker has given up.
+            units.append(Unit(dead_letters=letters, consumed=taken.found.rows))
             storing.append(taken)
         self._tell_full({taken.found.queue for taken in others}, {taken.found.queue for taken in storing})
         results = await self._store.commit(units) if units else ()

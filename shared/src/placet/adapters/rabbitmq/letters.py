@@ -26,8 +26,10 @@ from placet.adapters.rabbitmq.wire import (
     properties,
 )
 from placet.columns import unstorable
+from placet.errors import ContractError
 from placet.ids import derived_id
 from placet.instants import Instant
+from placet.messages import decode_envelope, row_id
 from placet.runtime.ports import DeadLetter
 from placet.topology import DEAD_QUEUE, PACK_MAX, PREFIX, Topology
 
@@ -108,6 +110,20 @@ class Parked:
         """The rows that it becomes: as many as it has messages. Its outside travels with each."""
         return [self._letter(body, now_ms) for body in self._bodies()]
 
+    @property
+    def rows(self) -> list[str]:
+        """Outbox rows that would send it again: of what a service sent, and the broker gave up."""
+        if self.public or self.code != GIVEN_UP:
+            return []
+        found: list[str] = []
+        for body in self._bodies():
+            try:
+                envelope = decode_envelope(body)
+            except ContractError:
+                continue  # whoever claims its row parks it
+            found.append(row_id(envelope.id, body))
+        return found
+
     def _bodies(self) -> list[bytes]:
         lines = [line for line in self.body.split(b"\n") if line]
         packed = self.about.get("content_type") == LINES and not self.public
@@ -133,24 +149,28 @@ class Parked:
 
 
 def parked(message: Incoming, topology: Topology) -> Parked:
-    """What a message of DEAD_QUEUE says, whoever put it there: nothing of it is taken for granted."""
+    """What a message of DEAD_QUEUE says, whoever put it there: nothing of it is taken for granted.
+
+    Its queue is its routing key: that is ours, or the broker's by the queue's arguments. Headers are ours only where
+    we parked it; what the broker parked has the headers of whoever published it, whatever they are called.
+    """
     headers = message.headers
     known = {queue.name for queue in topology.queues}
-    named = (headers.get(QUEUE_HEADER), headers.get("x-first-death-queue"), message.routing_key)
-    queue = next((name for name in named if isinstance(name, str) and name in known), DEAD_QUEUE)
-    public = {source.queue for sources in topology.sources.values() for source in sources if source.public}
+    queue = message.routing_key if message.routing_key in known else DEAD_QUEUE
+    by_broker = "x-death" in headers
     code, reason = OF_THE_BROKER.get(str(headers.get("x-first-death-reason")), UNEXPLAINED)
-    told, why = headers.get(CODE_HEADER), headers.get(REASON_HEADER)
+    told, why = (None, None) if by_broker else (headers.get(CODE_HEADER), headers.get(REASON_HEADER))
     if isinstance(told, str) and _CODE.fullmatch(told):
         code = told
     if isinstance(why, str) and why.strip():
         reason = " ".join(why.replace("\x00", "\N{REPLACEMENT CHARACTER}").split())[:REASON_CHARS_MAX]
-    return Parked(queue, code, reason, _about(message), message.body, public=queue in public or queue == DEAD_QUEUE)
+    public = queue in topology.public_queues or queue == DEAD_QUEUE
+    return Parked(queue, code, reason, _about(message, by_broker), message.body, public=public)
 
 
-def _about(message: Incoming) -> dict[str, Any]:
+def _about(message: Incoming, by_broker: bool) -> dict[str, Any]:
     """How it came to its first queue: what we noted when we parked it, or what the broker noted when it did."""
-    noted = message.headers.get(ABOUT_HEADER)
+    noted = None if by_broker else message.headers.get(ABOUT_HEADER)
     if isinstance(noted, str) and len(noted) <= ABOUT_BYTES_MAX:
         try:
             about = json.loads(noted)

@@ -59,9 +59,8 @@ async def send_as_it_came(url: str, topology: Topology, queue: str, body: bytes,
 
 
 def _way(topology: Topology, queue: str, about: Mapping[str, Any]) -> tuple[str, str]:
-    public = {source.queue for sources in topology.sources.values() for source in sources if source.public}
-    ways = [(bound.exchange, bound.key) for bound in topology.bindings if bound.queue == queue and queue in public]
-    if not ways:
+    ways = [(bound.exchange, bound.key) for bound in topology.bindings if bound.queue == queue]
+    if not ways or queue not in topology.public_queues:
         raise ContractError(Code.MESSAGE_UNEXPECTED, f"{queue} is no queue that outsiders publish to: nothing was sent")
     if about.get("cut") or about.get("left_out"):
         what = "not everything of this message was kept, so it cannot be sent as it came: nothing was sent"
