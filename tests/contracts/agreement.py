@@ -132,7 +132,7 @@ class Agreement(RuleBasedStateMachine):
             rows=facts,
             journal=[entry(at.address, at.version + draw(off)) for at in states],
             outbox=[
-                replace(sent(name, draw(instants), type=draw(kinds)), claim_ms=draw(some.sampled_from([0, 15])))
+                draw(some.sampled_from([replace(sent(name), claim_ms=15), sent(name, draw(instants), type=draw(kinds))]))
                 for name in draw(some.lists(names, max_size=1))
             ],
             dead_letters=[letter(name, reason=draw(texts)) for name in draw(some.lists(names, max_size=1))],

@@ -163,6 +163,7 @@ def test_what_lacks_a_server_is_skipped_and_in_ci_fails(monkeypatch):
 
 
 def test_a_given_address_is_the_only_one_that_counts(monkeypatch, redis_server):
+    monkeypatch.delenv("PLACET_TEST_SERVERS", raising=False)
     monkeypatch.setenv("PLACET_TEST_REDIS_URL", redis_server.url)
     assert given(Kind.REDIS).url == redis_server.url
     monkeypatch.setenv("PLACET_TEST_REDIS_URL", "redis://127.0.0.1:1/0")
@@ -181,9 +182,10 @@ def test_an_unknown_source_is_an_error(monkeypatch):
 # ── the end ────────────────────────────────────────────────────────────────────────────
 
 OWNER = """
-import sys, time
+import signal, sys, time
 from tests.live.kinds import Kind
 from tests.live.servers import Home
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
 home = Home()
 server = home.own(Kind(sys.argv[1]))
 server.freeze()

@@ -16,6 +16,7 @@ from placet.runtime.ports import OutboxRow, Unit
 from placet.runtime.relay import CLAIM_MS, Relay
 from placet.topology import EVENTS
 from tests.runtime.test_engine import SetClock
+from tests.runtime.toy import cancel
 
 
 class SlowBroker:
@@ -37,7 +38,7 @@ class SlowBroker:
 
 
 def row(name: str, destination: str = "planner") -> OutboxRow:
-    return OutboxRow(name, destination, "run-1", "turn.take", 0, b"{}", CLAIM_MS)
+    return OutboxRow(name, destination, "run-1", "run.cancel", 0, cancel("run-1").encode(), CLAIM_MS)
 
 
 async def committed(*rows: OutboxRow) -> tuple[MemoryStore, SetClock]:

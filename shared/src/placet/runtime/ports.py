@@ -83,7 +83,7 @@ class OutboxRow:
     body: bytes
     """The envelope."""
     claim_ms: int = 0
-    """For how long nobody else claims it once it is committed: whoever commits it publishes it at once."""
+    """Of what is due at once: for how long nobody else claims it. Whoever commits it publishes it."""
 
 
 @dataclass(frozen=True, slots=True)
