@@ -58,8 +58,11 @@ conformance: $(STAMP)  ## run the tests of numbered cases and print a table by c
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q --conformance $(ARGS)
 
 up:  ## build and start the whole system in containers, and wait until it is healthy (Docker with Compose 2)
-	@python3 deploy/make_secrets.py
-	@docker compose up --detach --build --wait
+	@secrets=$${PLACET_SECRETS:-deploy/secrets}; python3 deploy/make_secrets.py "$$secrets"; \
+	digest=$$(python3 deploy/make_secrets.py --digest "$$secrets"); anew=; \
+	test "$$digest" = "$$(cat "$$secrets/.up-with" 2>/dev/null)" || anew=--force-recreate; \
+	docker compose up --detach --build --wait $$anew; \
+	echo "$$digest" > "$$secrets/.up-with"
 	@echo "Placet is up at http://$${PLACET_BIND:-127.0.0.1}:$${PLACET_PORT:-7300}."
 	@echo "Try: export PLACET_TOKEN_FILE=deploy/secrets/token; placet run start release --goal 'Cut the next release' --wait"
 

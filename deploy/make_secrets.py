@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """Makes the secrets of docker-compose.yml, once: a file in deploy/secrets/ for each purpose. Standard library only.
 
-    python3 deploy/make_secrets.py [FOLDER]
+    python3 deploy/make_secrets.py [--digest] [FOLDER]
+
+`--digest` makes nothing and prints one word for all that containers read only at their start: where it has changed,
+they have to be made anew, which Compose does not find out by itself.
 
 Passwords that exist are left as they are, and what follows from them is brought up to date: it can be run at any time.
 They are random and of one service each, so that one of them opens nothing but what that service may do.
@@ -211,6 +214,13 @@ def ed25519_public(seed: bytes) -> bytes:
     return (y | (x & 1) << 255).to_bytes(32, "little")
 
 
+def digest_of(path: Path) -> str:
+    """Another word for other secrets. Not of the registry of keys, which is looked at for every decision."""
+    names = sorted(file.name for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
+    contents = [(name, hashlib.sha256((path / name).read_bytes()).hexdigest()) for name in names]
+    return hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:32]
+
+
 def make(folder: Folder) -> None:
     """Everything that is missing."""
     owner = folder.password("postgres_owner_password")
@@ -235,7 +245,11 @@ def make(folder: Folder) -> None:
 
 def main(arguments: list[str]) -> int:
     """Make them, and say so."""
-    path = Path(arguments[0]) if arguments else Path(__file__).parent / "secrets"
+    named = [argument for argument in arguments if argument != "--digest"]
+    path = Path(named[0]) if named else Path(__file__).parent / "secrets"
+    if "--digest" in arguments:
+        print(digest_of(path))
+        return 0
     folder = Folder(path)
     make(folder)
     print(f"secrets: {len(folder.made)} made in {path}" if folder.made else f"secrets: all there in {path}")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from placet.adapters.rabbitmq.letters import GIVEN_UP, parked
+from placet.adapters.rabbitmq.letters import GIVEN_UP, again, parked
 from placet.adapters.rabbitmq.wire import Incoming
 from placet.instants import Instant
 from placet.runtime.parcels import outbox_row
@@ -79,6 +79,22 @@ def test_what_the_broker_has_given_up_takes_its_rows_with_it(packed: bool) -> No
     found = parked(dead(body, f"{PREFIX}dispatcher", headers, content_type=kind), TOPOLOGY)
     assert found.code == GIVEN_UP
     assert found.rows == [outbox_row(envelope).id for envelope in envelopes]
+
+
+def test_what_was_tried_again_after_a_rest_still_takes_its_row_with_it() -> None:
+    """Then it lies there with our headers, which say what the broker had said."""
+    body, queue = an_envelope(1).encode(), f"{PREFIX}dispatcher"
+    first = dead(body, queue, {"x-death": [{}], "x-first-death-reason": "delivery_limit"})
+    moved = again(first, parked(first, TOPOLOGY), tried_ms=1)
+    found = parked(dead(body, queue, dict(moved.headers), content_type=moved.content_type), TOPOLOGY)
+    assert (found.code, found.rows) == (GIVEN_UP, [outbox_row(an_envelope(1)).id])
+
+
+@pytest.mark.parametrize("queue", [INGRESS, "placet.nowhere"])
+def test_an_outsider_whose_message_is_given_up_takes_no_row_with_it_although_it_knows_its_bytes(queue: str) -> None:
+    headers: dict[str, Any] = {"x-death": [{}], "x-first-death-reason": "delivery_limit"}
+    found = parked(dead(an_envelope(1).encode(), queue, headers), TOPOLOGY)
+    assert (found.code, found.rows) == (GIVEN_UP, [])
 
 
 def test_what_was_parked_for_another_reason_keeps_its_row() -> None:

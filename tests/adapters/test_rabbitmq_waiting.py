@@ -111,14 +111,14 @@ async def done(waiting: Waiting, *deliveries: Delivery) -> None:
 async def test_a_batch_is_one_cumulative_acknowledgement(waiting, channel):
     for n in range(64):
         waiting.add(channel.held(bodies(n)))
-    await done(waiting, *waiting.batch(64, 0))
+    await done(waiting, *waiting.batch(64, {}))
     assert channel.lane.said == [("ack", 64, True)]
 
 
 async def test_what_is_done_behind_something_that_is_not_is_acknowledged_alone_and_never_twice(waiting, channel):
     for n in range(5):
         waiting.add(channel.held(bodies(n)))
-    first, second, third, fourth, fifth = waiting.batch(64, 0)
+    first, second, third, fourth, fifth = waiting.batch(64, {})
     await done(waiting, third, second, fifth)
     await done(waiting, first)
     await done(waiting, fourth)
@@ -137,7 +137,7 @@ async def test_a_message_deletes_the_row_that_holds_its_very_bytes_and_no_other(
     real = an_envelope(1)
     forged = real.model_copy(update={"cause": "made up"})
     waiting.add(channel.held([real.encode(), forged.encode()]))
-    first, second = waiting.batch(2, 0)
+    first, second = waiting.batch(2, {})
     assert first.envelope.id == second.envelope.id
     assert first.outbox_id == outbox_row(real).id
     assert second.outbox_id != first.outbox_id
@@ -145,26 +145,26 @@ async def test_a_message_deletes_the_row_that_holds_its_very_bytes_and_no_other(
 
 async def test_what_somebody_asks_is_in_no_outbox(waiting, channel):
     waiting.add(channel.held([an_envelope(1).model_copy(update={"reply_to": "t-1"}).encode()]))
-    (asked,) = waiting.batch(1, 0)
+    (asked,) = waiting.batch(1, {})
     assert asked.outbox_id is None
 
 
 async def test_of_a_channel_that_is_gone_nothing_is_owed(waiting, channel):
     waiting.add(channel.held(bodies(1)))
     waiting.add(channel.held(bodies(2)))
-    (first,) = waiting.batch(1, 0)
+    (first,) = waiting.batch(1, {})
     waiting.put(an_envelope(3))
     channel.hold.void = True
     waiting.forget_all()
     assert waiting.done(first) is None
     waiting.back(first)
-    assert ids(waiting.batch(64, 0)) == ["msg_3"], "only what is ours is left"
+    assert ids(waiting.batch(64, {})) == ["msg_3"], "only what is ours is left"
 
 
 async def test_what_no_worker_has_is_given_back_and_a_half_taken_message_is_not(waiting, channel):
     waiting.add(channel.held(bodies(1, 2, 3)))
     waiting.add(channel.held(bodies(4)))
-    taken = waiting.batch(2, 0)
+    taken = waiting.batch(2, {})
     assert ids(taken) == ["msg_1", "msg_2"]
     await channel.hold.give_back(waiting.forget())
     assert channel.lane.said == [("nack", 2, False)]
@@ -180,19 +180,19 @@ async def test_results_of_this_process_come_first_and_then_each_queue_in_turn(wa
         waiting.add(channel.held(bodies(n)))
         waiting.add(channel.held(bodies(10 + n), "tools"))
     waiting.put(an_envelope(99))
-    assert ids(waiting.batch(5, 9)) == ["msg_99", "msg_0", "msg_10", "msg_1", "msg_11"]
-    assert ids(waiting.batch(5, 9)) == ["msg_2", "msg_12"]
+    assert ids(waiting.batch(5, {"tools": 9})) == ["msg_99", "msg_0", "msg_10", "msg_1", "msg_11"]
+    assert ids(waiting.batch(5, {"tools": 9})) == ["msg_2", "msg_12"]
 
 
 async def test_without_room_what_starts_calls_waits_and_nothing_else_does(waiting, channel):
     for n in range(3):
         waiting.add(channel.held(bodies(n), "tools"))
     waiting.add(channel.held(bodies(9)))
-    assert ids(waiting.batch(64, 0)) == ["msg_9"]
-    assert waiting.has_throttled
-    assert ids(waiting.batch(64, 2)) == ["msg_0", "msg_1"]
-    assert ids(waiting.batch(64, 2)) == ["msg_2"]
-    assert not waiting.has_throttled
+    assert ids(waiting.batch(64, {})) == ["msg_9"]
+    assert waiting.throttled
+    assert ids(waiting.batch(64, {"tools": 2})) == ["msg_0", "msg_1"]
+    assert ids(waiting.batch(64, {"tools": 2})) == ["msg_2"]
+    assert not waiting.throttled
 
 
 async def test_what_may_have_killed_its_consumers_is_handed_out_alone_and_in_another_order_each_time(waiting, channel):
@@ -202,7 +202,7 @@ async def test_what_may_have_killed_its_consumers_is_handed_out_alone_and_in_ano
         suspects.add(channel.held(bodies(1, 2, 3), deliveries=times))
         suspects.add(channel.held(bodies(4), deliveries=times))
         suspects.add(channel.held(bodies(5)))
-        turns = [ids(suspects.batch(64, 0)) for _ in range(5)]
+        turns = [ids(suspects.batch(64, {})) for _ in range(5)]
         assert [len(turn) for turn in turns] == [1] * 5
         assert turns[-1] == ["msg_5"], "what is above suspicion comes after"
         orders.append([turn[0] for turn in turns[:4]])
@@ -216,7 +216,7 @@ async def test_what_may_have_killed_its_consumers_is_handed_out_alone_and_in_ano
 
 async def test_lines_that_cannot_be_read_are_told_and_their_neighbours_come(waiting, channel, unreadable):
     waiting.add(channel.held([an_envelope(1).encode(), b"nonsense", an_envelope(2).encode(), b'{"v":2}']))
-    deliveries = waiting.batch(64, 0)
+    deliveries = waiting.batch(64, {})
     assert ids(deliveries) == ["msg_1", "msg_2"]
     assert unreadable == [(b"nonsense", Code.JSON_SYNTAX), (b'{"v":2}', Code.VERSION_UNSUPPORTED)]
     await done(waiting, *deliveries)
@@ -226,7 +226,7 @@ async def test_lines_that_cannot_be_read_are_told_and_their_neighbours_come(wait
 async def test_an_empty_body_is_one_that_cannot_be_read(waiting, channel, unreadable):
     waiting.add(channel.held([b""]))
     waiting.add(channel.held([b"", b""]))
-    assert waiting.batch(64, 0) == []
+    assert waiting.batch(64, {}) == []
     assert [code for _, code in unreadable] == [Code.JSON_SYNTAX] * 2
 
 
@@ -235,7 +235,7 @@ async def test_an_answer_goes_where_the_broker_says_that_the_question_came_from(
     waiting.add(channel.held([asked.encode()], reply_to=ADDRESS))
     waiting.add(channel.held([asked.encode()], reply_to="placet.tool-executor"))
     waiting.add(channel.held(bodies(2), reply_to=ADDRESS))
-    first, second, third = waiting.batch(64, 0)
+    first, second, third = waiting.batch(64, {})
     assert read_return_address(first.envelope.reply_to or "") == ReturnAddress(True, ADDRESS, "17")
     assert second.envelope.reply_to is None
     assert third.envelope.reply_to is None

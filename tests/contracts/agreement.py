@@ -132,7 +132,9 @@ class Agreement(RuleBasedStateMachine):
             rows=facts,
             journal=[entry(at.address, at.version + draw(off)) for at in states],
             outbox=[
-                draw(some.sampled_from([replace(sent(name), claim_ms=15), sent(name, draw(instants), type=draw(kinds))]))
+                draw(
+                    some.sampled_from([replace(sent(name), claim_ms=15), sent(name, draw(instants), type=draw(kinds))])
+                )
                 for name in draw(some.lists(names, max_size=1))
             ],
             dead_letters=[letter(name, reason=draw(texts)) for name in draw(some.lists(names, max_size=1))],

@@ -136,3 +136,8 @@ def test_every_variable_of_the_compose_file_is_in_the_example() -> None:
 def test_a_setting_that_a_service_is_given_is_one() -> None:
     given = {match[1].removesuffix("_FILE") for match in re.finditer(r"(?m)^ +(PLACET_[A-Z_]+):", COMPOSE)}
     assert given <= {variable_of(name) for name in Settings.model_fields}
+
+
+def test_the_referee_keeps_nobody_from_starting() -> None:
+    assert "redis: {condition: service_started, required: false}" in services()["approval"]
+    assert [name for name, part in services().items() if re.search(r"(?m)^      redis:", part)] == ["approval"]

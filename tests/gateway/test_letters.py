@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from placet.calls import Executed
-from placet.errors import Code, Failure, TerminalError
+from placet.errors import Code, Failure, RetryableError, TerminalError
 from placet.machine import Receipt
 from placet.messages import (
     ApprovalDecided,
@@ -56,6 +56,13 @@ async def test_it_is_sent_again_as_the_same_message_and_stays(world: World, http
     again = await http.post("/v1/dead-letters/dead_1/redrive", json={})
     assert again.json()["answer"] == "applied"
     assert len(world.asked) == 1, "what is applied is not sent once more"
+
+
+async def test_what_could_not_be_sent_is_not_said_to_be_sent(world: World, http: httpx.AsyncClient) -> None:
+    world.add_letter(RETURNED)
+    world.broken = RetryableError(Code.BROKER_UNAVAILABLE, "the broker takes no messages in")
+    told = assert_problem(await http.post("/v1/dead-letters/dead_1/redrive"), 503, Code.BROKER_UNAVAILABLE)
+    assert "takes no messages in" in told["detail"]
 
 
 async def test_who_sends_it_again_is_told_why_it_is_still_refused(world: World, http: httpx.AsyncClient) -> None:

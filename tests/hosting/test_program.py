@@ -182,3 +182,17 @@ def test_a_defect_is_told_with_its_place_and_has_a_code_of_its_own(tmp_path: Pat
     assert line["event"] == "service.defect"
     assert "a slip" in line["error"]
     assert done.stderr == ""
+
+
+def test_a_role_beside_a_list_of_hosts_is_named() -> None:
+    code, lines = run("dispatcher", "--role", "resume", HOSTS="resume,dispatcher", APP="examples.release:app", **GIVEN)
+    assert code == exits.WRONG
+    (line,) = lines
+    assert (line["event"], line["variable"]) == ("setting.wrong", "PLACET_HOSTS")
+    assert "--role resume" in line["what"]
+
+
+def test_log_lines_carry_the_name_that_the_probes_tell() -> None:
+    code, lines = run("dispatcher", HOSTS="resume,planner", APP="no_such_module:app", **GIVEN)
+    assert code == exits.WRONG
+    assert {line["service"] for line in lines} == {"resume+planner"}

@@ -190,7 +190,7 @@ class System(Person):
             each.wait_until_ready()
         return started
 
-    def _start(self, name: str, variables: dict[str, str]) -> Running:
+    def _start(self, name: str, variables: dict[str, str], *arguments: str) -> Running:
         port = self.http_port if name == "gateway" else free_port()
         log = self.folder / f"{name}-{len(self.running)}.log"
         own = {"HTTP_PORT": str(port), "TOKEN": self.token} if name == "gateway" else {"HEALTH_PORT": str(port)}
@@ -206,7 +206,7 @@ class System(Person):
         }
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", *self.command(name)],
+                [sys.executable, "-m", *self.command(name), *arguments],
                 env=plain | self.environment | given,
                 stdout=output,
                 stderr=output,

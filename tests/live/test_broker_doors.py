@@ -11,11 +11,18 @@ import aio_pika
 import pytest
 from aio_pika.exceptions import AMQPError
 
-from placet.adapters.rabbitmq import Asker, declare, open_submission, verify
+from placet.adapters.rabbitmq import Asker, RabbitDoor, declare, open_submission, verify
 from placet.errors import Code, RetryableError, TerminalError
 from placet.machine import Receipt
-from placet.messages import Envelope, RunTimedOut, SubmitRun
-from placet.topology import DECISIONS_EXCHANGE, DISPATCHER, SUBMISSIONS_EXCHANGE, SUBMIT_KEY, make_topology
+from placet.messages import Envelope, ExecuteOperation, RunTimedOut, SubmitRun
+from placet.topology import (
+    DECISIONS_EXCHANGE,
+    DISPATCHER,
+    SUBMISSIONS_EXCHANGE,
+    SUBMIT_KEY,
+    TOOL_EXECUTOR,
+    make_topology,
+)
 from placet.values import Principal, PrincipalKind
 from tests.builders import TENANT
 from tests.cases import case
@@ -135,7 +142,27 @@ async def test_a_question_that_reaches_no_queue_is_told_at_once(ends):
     queue = await (await (await ends.connection()).channel()).get_queue("placet.dispatcher")
     await queue.unbind("placet.work", DISPATCHER)
     async with asyncio.timeout(PATIENCE_S):
-        assert await ends.door().ask(question(1), message_id="m", timeout_ms=60_000) is None
+        with pytest.raises(RetryableError, match="the broker has not taken it"):
+            await ends.door().ask(question(1), message_id="m", timeout_ms=60_000)
+
+
+async def test_a_broker_that_is_away_is_told_as_such_since_nothing_was_asked(ends):
+    door = RabbitDoor("amqp://u:p@127.0.0.1:9/", ends.topology, "test")
+    door.start()
+    try:
+        with pytest.raises(RetryableError, match="cannot be reached"):
+            await door.ask(question(1), message_id="m", timeout_ms=50)
+    finally:
+        await door.close()
+
+
+async def test_whoever_may_not_answer_is_told_and_not_asked(ends):
+    start = ExecuteOperation(tenant=TENANT, run_id="r", operation_id="o")
+    async with asyncio.timeout(PATIENCE_S):
+        assert await ends.door().ask(start, message_id="m", timeout_ms=60_000) is None, "at once, with the confirm"
+    (taken,) = await collect(ends.inbox(TOOL_EXECUTOR), 1)
+    assert taken.envelope.id == "m"
+    assert taken.envelope.reply_to is None, "an answer would end the channel of a service that has no right to send it"
 
 
 # ── hints ──────────────────────────────────────────────────────────────────────────────

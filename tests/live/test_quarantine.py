@@ -15,10 +15,13 @@ from placet.adapters.rabbitmq import collecting, open_submission
 from placet.adapters.sql.postgres import PostgresStore
 from placet.adapters.sql.postgres_migrating import migrate
 from placet.errors import Code, RetryableError
+from placet.runtime.parcels import outbox_row
 from placet.runtime.ports import CommitResult, Fate, Unit
+from placet.runtime.relay import Relay
 from placet.topology import DEAD_QUEUE, DISPATCHER, PACK_MAX, RESUME, Source
 from tests.builders import TENANT
-from tests.contracts.queue_contract import an_envelope, rows
+from tests.cases import case
+from tests.contracts.queue_contract import an_envelope, collect, ids, rows
 from tests.contracts.units import ManualClock
 from tests.live.broker_ends import BrokerEnds, eventually
 from tests.live.dead_letters import collector, give_up, is_drained, letters_of, park, publish
@@ -87,6 +90,46 @@ async def test_what_an_outsider_said_belongs_to_no_tenant_whatever_it_names(
     assert (letter["run_id"], letter["code"]) == ("", "UNAUTHENTICATED")
     assert (letter["about"]["user_id"], letter["about"]["exchange"]) == ("guest", "placet.submissions")
     taking.cancel()
+
+
+async def test_an_outsider_that_lets_its_message_expire_passes_nothing_off_as_a_service_s(
+    ends: BrokerEnds, store: MemoryStore
+) -> None:
+    """The broker parks it then, with the publisher's own headers, which may be called like ours."""
+    about = json.dumps({"user_id": "somebody-else", "exchange": "placet.work"})
+    names = {"queue": "placet.resume", "code": "MESSAGE_INVALID", "reason": "made up", "about": about}
+    headers = {f"x-placet-{name}": value for name, value in names.items()}
+    await publish(ends, an_envelope(1).encode(), content_type="application/json", headers=headers, expiration=0)
+    one = collector(ends, store)
+    (letter,) = await letters_of(store, 1, tenant="")
+    assert (letter["queue"], letter["code"], letter["run_id"]) == (SUBMISSIONS, "EXPIRED", "")
+    assert (letter["about"]["user_id"], letter["about"]["exchange"]) == ("guest", "placet.submissions")
+    assert await store.dead_letters(TENANT, run_id=None, limit=9) == []
+    await is_drained(ends, one)
+    await ends.door().send_as_it_came(letter["queue"], letter["body"].encode(), letter["about"])
+    queue = await (await (await ends.connection()).channel()).get_queue(SUBMISSIONS)
+    again = await queue.get(timeout=5)
+    assert (again.body, again.user_id, again.exchange) == (an_envelope(1).encode(), "guest", "placet.submissions")
+
+
+@case("P138")
+async def test_what_the_broker_gave_up_takes_its_rows_along_and_no_relay_sends_it_again(ends: BrokerEnds) -> None:
+    """Else it would end its next twenty consumers as soon as its claim has lapsed, and so on for ever."""
+    clock = ManualClock()
+    store, outlet = MemoryStore(clock), ends.outlet()
+    given_up, other = [outbox_row(an_envelope(n)) for n in (1, 2)], outbox_row(an_envelope(3))
+    await store.commit([Unit(outbox=given_up)])
+    await Relay(store, outlet).turn()
+    await give_up(ends, DISPATCHER)
+    await store.commit([Unit(outbox=[other])])
+    one = collector(ends, store)
+    found = await letters_of(store, 2)
+    await is_drained(ends, one)
+    assert sorted(letter["body"].encode() for letter in found) == sorted(row.body for row in given_up)
+    clock.at_ms += 600_000
+    await Relay(store, outlet).turn()
+    assert ids(await collect(ends.inbox(), 1)) == ["msg_3"], "what was given up does not come before it"
+    assert [row["id"] for row in store.snapshot()["outbox"]] == [other.id]
 
 
 async def test_a_body_that_is_too_large_is_cut_and_says_so(ends: BrokerEnds, store: MemoryStore, monkeypatch) -> None:
@@ -296,6 +339,12 @@ async def test_on_postgresql_a_dispatchers_role_suffices_and_a_nul_is_no_hindran
         assert letter["body"] == '\x00"\\u0000"'
         await letters_of(store, 1)
         assert await store.count_dead_letters("placet.resume", 9) == 2
+        await store.commit([Unit(outbox=[outbox_row(an_envelope(2))])])
+        given_up = {"x-placet-code": "DELIVERY_LIMIT"}  # and tried again after a rest
+        await park(ends, "placet.resume", an_envelope(2).encode(), headers=given_up)
+        await letters_of(store, 2)
         await is_drained(ends, one)
+        _, due_ms = await store.next_due_ms()
+        assert due_ms is None, "its outbox row has gone with it"
     finally:
         await store.close()

@@ -9,6 +9,7 @@ from typing import Any
 import aio_pika
 import pytest
 
+from placet.adapters.rabbitmq import RabbitOutlet
 from placet.adapters.rabbitmq import inbox as inbox_module
 from placet.errors import Code, ContractError, RetryableError
 from placet.runtime.ports import OutboxRow
@@ -44,7 +45,22 @@ async def test_a_row_for_a_destination_of_another_version_stays_and_its_neighbou
     outlet = ends.outlet()
     strange = OutboxRow("s", "tool-executor.unknown", "r", "operation.execute", 0, an_envelope(1).encode())
     assert await outlet.publish([strange, a_row(2)]) == ["msg_2"]
-    assert "tool-executor.unknown" in (outlet.trouble or "")
+    nobody = OutboxRow("n", "nobody", "r", "run.submit", 0, an_envelope(3).encode())
+    assert await outlet.publish([nobody]) == []
+    assert set(outlet.unrouted) == {"tool-executor.unknown", "nobody"}
+    assert outlet.trouble is None, "it is another's to publish: this process is well"
+
+
+async def test_a_row_for_a_pool_that_only_others_know_goes_to_its_queue(amqp_url):
+    async with BrokerEnds(amqp_url, make_topology(["gpu"])) as wider:
+        outlet = RabbitOutlet(wider.url, make_topology(), "test without the pool")
+        outlet.start()
+        try:
+            row = OutboxRow("m", "tool-executor.gpu", "r", "operation.execute", 0, an_envelope(1).encode())
+            assert await outlet.publish([row]) == ["m"]
+            assert await wider.count("placet.tool-executor.gpu") == 1
+        finally:
+            await outlet.close()
 
 
 async def test_what_a_full_queue_refuses_stays_a_row(amqp_url):
@@ -199,7 +215,7 @@ async def test_an_opener_that_cannot_tell_now_loses_nothing(ends):
 async def test_what_waits_long_for_a_place_is_passed_on_to_an_executor_that_has_one(ends, monkeypatch):
     monkeypatch.setattr(inbox_module, "PASS_ON_S", 0.3)
     places = 0
-    busy = ends.inbox(TOOL_EXECUTOR, room=lambda: places)
+    busy = ends.inbox(TOOL_EXECUTOR, room=lambda queue: places)
     outlet = ends.outlet()
     await outlet.publish([a_start(n) for n in range(8)])
     waiting = asyncio.ensure_future(busy.take(64))

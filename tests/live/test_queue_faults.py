@@ -260,6 +260,25 @@ async def test_in_a_memory_alarm_publishing_is_unknown_and_consumers_go_on(ends,
     await take_all(inbox, {"msg_100", "msg_101"})
 
 
+async def test_in_a_memory_alarm_a_question_is_refused_in_its_time_and_the_door_says_why(ends, own_rabbitmq):
+    outlet, door = ends.outlet(confirm_timeout_ms=300, patience_ms=300), ends.door()
+    submission = an_envelope(1).message
+    await door.ask(submission, message_id="m_1", timeout_ms=300)
+    async with memory_alarm(own_rabbitmq):
+        with pytest.raises(RetryableError):
+            await outlet.publish(rows(2))
+        # The broker blocks a connection when it first publishes: what that comes to is unknown.
+        assert await door.ask(submission, message_id="m_2", timeout_ms=300) is None
+        with pytest.raises(RetryableError, match="memory or disk is short"):
+            await door.ask(submission, message_id="m_3", timeout_ms=300)
+        assert "memory or disk is short" in (door.trouble or "")
+
+    async def well() -> bool:
+        return door.trouble is None
+
+    await eventually(well)
+
+
 async def test_what_waits_for_the_end_of_an_alarm_goes_out_with_it(ends, own_rabbitmq):
     outlet, inbox = ends.outlet(confirm_timeout_ms=300), ends.inbox()
     await outlet.publish(rows(0))

@@ -7,10 +7,8 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import aio_pika
 import pytest
 
-from placet.adapters.rabbitmq import drop, look, send_again
 from placet.errors import Code
 from placet.ids import Address
 from placet.messages import Envelope, ExecuteOperation
@@ -86,7 +84,7 @@ async def test_calls_of_tools_travel_in_small_packs_so_that_executors_share_them
 
 async def test_an_executor_takes_no_more_calls_than_it_has_places_and_hears_signals_all_the_same(ends):
     places = 3
-    inbox = ends.inbox(TOOL_EXECUTOR, room=lambda: places)
+    inbox = ends.inbox(TOOL_EXECUTOR, room=lambda queue: places)
     outlet = ends.outlet()
     await outlet.publish([a_start(n) for n in range(8)])
     taken = await collect(inbox, 3)
@@ -236,24 +234,3 @@ async def test_while_nothing_can_be_parked_the_body_is_held_and_good_messages_pa
         return parking.bodies == [b"{"] and inbox.held == 0
 
     await eventually(parked)
-
-
-async def test_a_person_can_look_at_dead_letters_send_them_again_and_drop_them(ends):
-    good, bad = an_envelope(1).encode(), b"nonsense"
-    channel = await (await ends.connection()).channel()
-    dead = await channel.get_exchange("placet.dead")
-    for body, queue in ((good, "placet.resume"), (bad, "placet.resume"), (b"{}", "placet.ingress.submissions")):
-        await dead.publish(aio_pika.Message(body, delivery_mode=aio_pika.DeliveryMode.PERSISTENT), queue)
-    for _ in range(25):  # looking does not use them up
-        await look(ends.url)
-    found = await look(ends.url)
-    assert [(letter.queue, letter.body, letter.code) for letter in found] == [
-        ("placet.resume", good, "DELIVERY_LIMIT"),
-        ("placet.resume", bad, "DELIVERY_LIMIT"),
-        ("placet.ingress.submissions", b"{}", "DELIVERY_LIMIT"),
-    ]
-    keys = [letter.key for letter in found]
-    assert await send_again(ends.url, ends.topology, [keys[0], keys[2]]) == [keys[0]], "not what an outsider said"
-    assert ids(await collect(ends.inbox(RESUME), 1)) == ["msg_1"]
-    assert await drop(ends.url, [keys[1], "unknown"]) == [keys[1]]
-    assert [letter.key for letter in await look(ends.url)] == [keys[2]]

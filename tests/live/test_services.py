@@ -15,6 +15,7 @@ import pytest
 from examples.release.repository import git, scratch_repository
 from placet.adapters.sql.postgres_migrating import role_of
 from tests.cases import case
+from tests.live.broker_ends import BrokerEnds
 from tests.live.system import SERVICES, System
 
 GOAL = "Cut the release v1.2.0"
@@ -204,6 +205,23 @@ async def test_dispatcher_resume_and_planner_in_one_host(system: System, reposit
         assert body["service"] == "resume+dispatcher+planner"
 
     await asyncio.to_thread(job)
+
+
+async def test_a_check_ends_well_and_takes_nothing_from_any_queue(system: System, amqp_url: str) -> None:
+    queues = [service for service in SERVICES if service != "gateway"]
+    async with BrokerEnds(amqp_url) as ends:
+        for queue in queues:
+            await ends.put_raw(queue, b"not a message")
+        for process in [system._start(service, {}, "--check") for service in SERVICES]:
+            assert await asyncio.to_thread(process.process.wait, 60) == 0, process.describe()
+            events = {line["event"] for line in process.lines()}
+            assert "check.ok" in events
+            assert not {"broker.link_up", "loop.ended", "message.parked"} & events
+        channel = await (await ends.connection()).channel()
+        for queue in queues:
+            waiting = await (await channel.get_queue(f"placet.{queue}")).get(timeout=10)
+            assert not waiting.headers.get("x-delivery-count"), "nobody has had it"
+            await waiting.ack()
 
 
 async def test_a_broker_without_the_topology_is_refused_with_what_to_do(system: System) -> None:

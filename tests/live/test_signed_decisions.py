@@ -357,8 +357,15 @@ async def test_what_is_not_rightly_signed_is_kept_aside_with_the_reason_and_neve
     assert await approval.status(request) == "open"
 
 
+async def kept(approval: Approval) -> list[tuple[str, str]]:
+    """Code and envelope of the decisions among the dead letters."""
+    letters = await approval.store.dead_letters(TENANT, run_id=None, limit=9)
+    messages = [decode_envelope(letter["body"].encode()).message for letter in letters]
+    return [(letter["code"], getattr(message, "signed", "")) for letter, message in zip(letters, messages, strict=True)]
+
+
 @pytest.mark.parametrize("at_ms", [-2 * VALID_MS - 60_000, 10 * VALID_MS])
-async def test_out_of_its_time_a_decision_is_refused_to_its_publisher_and_never_voted(
+async def test_out_of_its_time_a_decision_is_refused_to_its_publisher_kept_aside_and_never_voted(
     at_ms: int, approval: Approval, reviewer_url: str
 ) -> None:
     alice = approval.ring.enrol("alice", tenants=(TENANT,))
@@ -369,6 +376,23 @@ async def test_out_of_its_time_a_decision_is_refused_to_its_publisher_and_never_
             await queue.publish(text, decision_id="d-alice")
     assert caught.value.code is Code.SIGNATURE_EXPIRED
     assert approval.votes() == []
+    assert await kept(approval) == [(Code.SIGNATURE_EXPIRED, text)]
+
+
+async def test_a_decision_by_a_key_that_is_out_of_its_time_is_kept_aside_although_its_publisher_is_told(
+    approval: Approval, reviewer_url: str
+) -> None:
+    alice = approval.ring.enrol("alice", tenants=(TENANT,))
+    ended = await now_ms(approval) - 600_000
+    *others, entry = approval.ring.entries()
+    approval.ring.write(*others, entry.model_copy(update={"not_after_ms": ended}))
+    request = await approval.ask()
+    text = alice.sign(a_statement(decision(request), await now_ms(approval)))
+    async with publisher(reviewer_url, alice) as queue:
+        with pytest.raises(TerminalError) as caught:
+            await queue.publish(text, decision_id="d-alice")
+    assert approval.votes() == []
+    assert await kept(approval) == [(caught.value.code, text)]
 
 
 async def test_a_decision_forged_between_the_services_is_refused_into_the_dead_letters(approval: Approval) -> None:

@@ -6,17 +6,23 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from placet.errors import Code, Failure
+from placet.canonical import canonical_text
+from placet.contents import boundary_of
+from placet.errors import Code, ContractError, Failure
 from placet.gates import Boundary
 from placet.messages import CloseApproval, SubmitRun, TakeTurn
-from placet.requests import ApprovalRequest, create_request
+from placet.requests import ApprovalRequest, create_request, request_hash
 from placet.rows import OutcomeRow, RequestRow
 from placet.strict_json import parse
-from placet_dispatcher.states import Task
+from placet_dispatcher.asking import asks_call, call_content, read_object
+from placet_dispatcher.states import Call, PendingRequest, Task
 from tests.builders import FakeApplication, a_call, a_direct_task, a_task, a_team, a_tool, sent, suspend
 from tests.cases import case
 from tests.machines.run_play import HERE, Play
+from tests.vocabulary.test_strict_json import JSON_VALUES
 
 STALE = Code.APPROVAL_STALE_DECISION
 INTEGRITY = Code.APPROVAL_INTEGRITY_ERROR
@@ -203,6 +209,47 @@ def test_a_call_whose_input_changed_after_it_was_approved_is_not_made() -> None:
     call = play.task("a").calls[0].model_copy(update={"input_text": '{"env":"production"}'})
     with_task(play, 0, calls=(call,)).decide(play.pending()[0])
     assert_nothing_ran(play, STALE)
+
+
+@case("D08")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"raw_input_text": '{"env":"production"}'},
+        {"agent": "somebody"},
+        {"tool_call_id": "other.1"},
+        {"input_text": '{"env":"test","kind":"tool_call"}'},
+    ],
+)
+def test_whatever_of_a_call_changed_after_it_was_approved_is_another_call(change: dict[str, str]) -> None:
+    play = a_suspended_call()
+    [request], task = play.run.requests, play.task("a")
+    call = task.calls[0]
+    assert asks_call(request, task.id, call, consequential=False)
+    assert not asks_call(request, task.id, call, consequential=True)
+    assert not asks_call(request, task.id, call.model_copy(update=change), consequential=False)
+
+
+@given(JSON_VALUES, st.text(alphabet=st.characters(exclude_categories=["Cs", "Cc", "Z", "Cf"]), min_size=1))
+def test_a_question_about_a_call_is_recognised_by_the_text_of_its_content(value: Any, name: str) -> None:
+    inputs = {"value": value}
+    try:
+        text = canonical_text(inputs)
+    except ContractError:
+        return
+    call = Call(
+        call_id="c", tool_call_id="c.1", tool=name, status="asking", agent=name, raw_input_text=text, input_text=text
+    )
+    content = call_content("a", call, read_object(text), read_object(text), consequential=True)
+    request = PendingRequest(
+        scope="tool_call",
+        boundary=boundary_of(content),
+        request_id="apr_1",
+        request_hash=request_hash("tool_call", boundary_of(content), content),
+        what="a call",
+        asked_at_ms=1,
+    )
+    assert asks_call(request, "a", call, consequential=True)
 
 
 @case("D13")

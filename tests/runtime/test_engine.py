@@ -347,7 +347,7 @@ async def test_a_store_that_fails_tells_nobody_anything(store: InterferingStore)
 
 
 async def test_what_was_committed_before_the_store_failed_is_acted_upon_and_the_rest_comes_again(
-    store: InterferingStore,
+    store: InterferingStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.interfering.append(a_step(COUNTER, 1))
     commits = store.commit
@@ -362,6 +362,7 @@ async def test_what_was_committed_before_the_store_failed_is_acted_upon_and_the_
     settlement = await engine(store).process([mine, other])
     assert (settlement.done, settlement.back) == ([other], [mine])
     assert len(settlement.activities) == 1, "or the call would be looked for only when its lease ends"
+    assert [record.message for record in caplog.records if record.name == "placet.engine"] == ["batch.cut_short"]
 
 
 @case("B14")

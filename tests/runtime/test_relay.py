@@ -245,3 +245,16 @@ async def test_a_row_of_a_newer_version_is_left_to_a_process_that_can_read_it() 
     await Relay(store, outlet).turn()
     kept = store.snapshot()
     assert (outlet.published, [row["id"] for row in kept["outbox"]], kept["dead_letter"]) == ([], ["newer"], [])
+
+
+async def test_a_relay_says_how_long_the_first_row_that_nobody_claims_has_been_due(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(relay_module, "RELAY_MAX", 1)
+    store, clock = await a_store(row("one"), row("two"))
+    relay = Relay(store, RecordingOutlet())
+    clock.at_ms = Instant(1_700)
+    assert await relay.turn() == 0
+    assert relay.lag_ms == 700
+    await relay.turn()
+    assert relay.lag_ms == 0

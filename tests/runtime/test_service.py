@@ -380,3 +380,18 @@ async def test_a_delivery_in_hand_at_the_end_is_settled_before_the_broker_is_clo
     await until(lambda: settled)
     await service.stop(1_000)
     assert settled == ["m-run-1-one"]
+
+
+async def test_what_never_began_is_not_drained_and_closes_in_order(world: World) -> None:
+    assert await world.service().stop(0)
+    assert world.events == ["close models", "close broker", "close store"]
+
+
+async def test_the_probes_tell_what_is_held_up_and_calls_are_counted_by_their_kind(world: World) -> None:
+    service = world.service(notes={"inbox": lambda: {"held": 3}})
+    await started(world, service)
+    body = service.report().body
+    assert (body["inbox"], body["unpublished"], body["outbox_lag_ms"]) == ({"held": 3}, 0, 0)
+    assert (service.running_of(OPERATION), service.running_of("thread"), service.running) == (1, 0, 1)
+    world.go.set()
+    assert await service.stop(5_000)

@@ -18,7 +18,8 @@ from pydantic import BaseModel
 
 from placet import limits
 from placet.errors import Code, ContractError, InvariantError
-from placet.strict_json import check_json_value, name_of, parse, pointer_of
+from placet.plain_json import PLAIN_MAX, is_plain
+from placet.strict_json import check_json_value, is_simple, name_of, parse, pointer_of
 
 JSON_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 JSON_VALUES = st.recursive(
@@ -327,3 +328,48 @@ def test_paths_are_written_for_people_and_as_pointers() -> None:
     assert name_of(path) == 'input["a/b~"][0]["odd key"]'
     assert pointer_of(path) == "/input/a~1b~0/0/odd key"
     assert (name_of([]), pointer_of([])) == ("the value", "")
+
+
+# ── a glance ───────────────────────────────────────────────────────────────────────────
+
+
+class Named(enum.StrEnum):
+    ONE = "one"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        1.5,
+        float("nan"),
+        limits.INTEGER_MAX,
+        -limits.INTEGER_MAX,
+        "\xe9",
+        {"\xe9": 1},
+        {1: "a"},
+        {"a": Named.ONE},
+        {Named.ONE: "a"},
+        [b"a"],
+        [{"a": {1, 2}}],
+        [[]] * (PLAIN_MAX + 1),
+    ],
+)
+def test_what_is_not_plain_is_looked_at_closely(value: Any) -> None:
+    assert not is_plain(value, limits.JSON_DEPTH_MAX)
+
+
+def test_a_glance_goes_no_deeper_than_the_bound_and_no_further_than_its_own() -> None:
+    assert is_plain([[[]]], 3)
+    assert not is_plain([[[]]], 2)
+    twice: Any = "a"
+    for _ in range(limits.JSON_DEPTH_MAX):
+        twice = [twice, twice]
+    assert not is_plain(twice, limits.JSON_DEPTH_MAX)
+
+
+@given(JSON_VALUES)
+def test_what_is_plain_at_a_glance_is_simple_when_looked_at_closely(value: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        glance = is_plain(value, limits.JSON_DEPTH_MAX)
+        patch.setattr("placet.strict_json.is_plain", lambda value, depth_max: False)
+        assert not glance or is_simple(value)

@@ -47,6 +47,14 @@ def test_every_queue_is_consumed_by_one_service_but_the_one_for_dead_letters() -
     assert sorted([*consumed, DEAD_QUEUE]) == sorted(queue.name for queue in TOPOLOGY.queues)
 
 
+def test_the_queues_of_outsiders_are_told_from_all_others_by_what_is_bound_to_them() -> None:
+    theirs = (SUBMISSIONS_EXCHANGE, DECISIONS_EXCHANGE)
+    assert TOPOLOGY.public_queues == {bound.queue for bound in TOPOLOGY.bindings if bound.exchange in theirs}
+    assert TOPOLOGY.public_queues == {"placet.ingress.submissions", "placet.ingress.decisions"}, (
+        "others publish by name"
+    )
+
+
 @pytest.mark.parametrize("queue", TOPOLOGY.queues, ids=lambda queue: queue.name)
 def test_no_queue_loses_a_message_or_grows_without_bound(queue) -> None:
     arguments = queue.arguments()
@@ -85,8 +93,15 @@ def test_an_event_is_published_by_its_name_and_may_have_no_listener() -> None:
 
 
 def test_a_destination_that_nobody_serves_is_named() -> None:
-    with pytest.raises(InvariantError, match=r"tool-executor\.tpu"):
-        TOPOLOGY.route(tool_pool("tpu"), "operation.execute")
+    for nobody in ("reviewer", "tool-executor.", "tool-executor.a b"):
+        with pytest.raises(InvariantError, match=nobody):
+            TOPOLOGY.route(nobody, "operation.execute")
+
+
+def test_a_pool_that_is_not_set_up_here_is_an_address_all_the_same() -> None:
+    elsewhere = make_topology(["tpu"])
+    for kind in ("operation.execute", "operation.cancel"):
+        assert TOPOLOGY.route(tool_pool("tpu"), kind) == elsewhere.route(tool_pool("tpu"), kind)
 
 
 @pytest.mark.parametrize("name", ["", "GPU", "a b", "a.b", "ä", "control", "-a", "a-", "a\n", "a" * 65])

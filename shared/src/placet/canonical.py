@@ -9,7 +9,7 @@ the same bytes (a property that the tests hold), six times faster.
 from __future__ import annotations
 
 import hashlib
-from json import JSONEncoder
+from json import JSONEncoder, encoder
 from json.encoder import encode_basestring
 
 import rfc8785
@@ -23,11 +23,15 @@ _SIMPLE = JSONEncoder(ensure_ascii=False, check_circular=False, allow_nan=False,
 _STRING = encode_basestring
 """As `_SIMPLE` writes a text."""
 
+_in_c = getattr(encoder, "c_make_encoder", None)
+_CHUNKS = _in_c and _in_c(None, _SIMPLE.default, _STRING, None, ":", ",", True, False, False)
+"""What `_SIMPLE.encode` makes anew for each value; None where Python has no encoder in C."""
+
 
 def canonical_text(value: object, *, depth_max: int = limits.JSON_DEPTH_MAX) -> str:
     """The canonical JSON of `value`, as text. Raises ContractError as `strict_json.check_json_value` does."""
     if is_simple(value, depth_max=depth_max):
-        return _SIMPLE.encode(value)
+        return _SIMPLE.encode(value) if _CHUNKS is None else "".join(_CHUNKS(value, 0))
     try:
         return rfc8785.dumps(value).decode()  # type: ignore[arg-type]
     except rfc8785.CanonicalizationError as error:

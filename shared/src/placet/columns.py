@@ -87,11 +87,12 @@ def row_of(table: str, values: Sequence[Any]) -> Row:
     """
     named = dict(zip(FIELDS[table], values, strict=True))
     if table == RequestRow.table:
-        request = ApprovalRequest.model_construct(**named)
-        return RequestRow.model_construct(tenant=named["tenant"], run_id=named["run_id"], request=request)
+        request = ApprovalRequest.unchecked(named, set(named))
+        row = {"tenant": request.tenant, "run_id": request.run_id, "request": request}
+        return RequestRow.unchecked(row, set(row))
     if table == OperationRow.table:
         named["consequential"] = bool(named["consequential"])
-    return ROWS[table].model_construct(**named)
+    return ROWS[table].unchecked(named, set(named))
 
 
 def shown_body(body: bytes, length: int) -> dict[str, Any]:

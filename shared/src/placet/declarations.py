@@ -172,9 +172,7 @@ def _quiescence_ms(tool: str, effect: str, quiescence_s: float | None, timeout_m
     return timeout_ms if quiescence_s is None else duration_ms(quiescence_s, f"quiescence_s of tool {tool!r}")
 
 
-def make_agent(
-    name: str, model: object, instructions: str, tools: Sequence[AnyTool | str], timeout_s: float
-) -> Agent:
+def make_agent(name: str, model: object, instructions: str, tools: Sequence[AnyTool | str], timeout_s: float) -> Agent:
     """The agent, or the first thing that is wrong with it."""
     if not isinstance(model, Script) and not (isinstance(model, str) and _MODEL_NAME.fullmatch(model)):
         raise invalid(f"agent {name!r}: model is `provider:model` or scripted(…), not {model!r}")

@@ -401,7 +401,7 @@ class Envelope(Value):
 
     def encode(self) -> bytes:
         """One line of JSON; the same bytes go on the wire, into outbox and journal."""
-        return _ENVELOPE.dump_json(self)
+        return self.json_bytes()
 
 
 _ENVELOPE = TypeAdapter(Envelope)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from placet import limits
-from placet.canonical import canonical_text, digest_of_text, parse_canonical
+from placet.canonical import canonical_string, canonical_text, digest_of_text, parse_canonical
 from placet.contents import (
     PLAN_BOUNDARY,
     CallSnapshot,
@@ -55,6 +55,7 @@ __all__ = [
     "content_text",
     "create_request",
     "create_request_from",
+    "hash_of_text",
     "request_from_row",
     "request_hash",
     "request_id",
@@ -86,12 +87,14 @@ def request_hash(scope: str, boundary: str, content: Content | Mapping[str, Json
 
     Computes only: whether boundary and content belong together is for `create_request` and `verify_request` to say.
     """
-    return _hash_of_text(scope, boundary, content_text(content))
+    return hash_of_text(scope, boundary, content_text(content))
 
 
-def _hash_of_text(scope: str, boundary: str, text: str) -> str:
+def hash_of_text(scope: str, boundary: str, text: str) -> str:
+    """`request_hash` of content whose canonical JSON is `text` already."""
     # The keys of the hashed object in canonical order, its content canonical already.
-    return digest_of_text(f'{{"boundary":{canonical_text(boundary)},"content":{text},"scope":{canonical_text(scope)}}}')
+    q = canonical_string
+    return digest_of_text(f'{{"boundary":{q(boundary)},"content":{text},"scope":{q(scope)}}}')
 
 
 def request_id(run_id: str, scope: str, boundary: str, request_hash: str) -> str:
@@ -190,7 +193,7 @@ def create_request(
     _check_instants(requested_at_ms=requested_at_ms, expires_at_ms=expires_at_ms, use_by_ms=use_by_ms)
     if type(quorum) is not int or not 1 <= quorum < limits.INTEGER_MAX:
         raise _refusal("quorum", "quorum is not a positive integer")
-    hashed = _hash_of_text(scope, boundary, text)
+    hashed = hash_of_text(scope, boundary, text)
     operation = known.operation_id if isinstance(known, OperationOutcomeContent) else ""
     return ApprovalRequest(
         tenant=_identity("tenant", tenant, limits.NAME_CHARS_MAX),
@@ -323,7 +326,7 @@ _GOOD: dict[str, None] = {}
 def _is_known(request: ApprovalRequest) -> bool:
     """Whether it is content that was found good, under its own names; if not, `verified_content` says why."""
     try:
-        hashed = _hash_of_text(request.scope, request.boundary, request.content_text)
+        hashed = hash_of_text(request.scope, request.boundary, request.content_text)
         _identity("tenant", request.tenant, limits.NAME_CHARS_MAX)
         trimmed = _identity("run_id", request.run_id, limits.RUN_ID_CHARS_MAX)
     except (ContractError, UnicodeError):
@@ -346,7 +349,7 @@ def verified_content(request: ApprovalRequest) -> Content:
         raise _broken(request.request_id, error.message) from error
     if content.kind != request.scope or boundary_of(content) != request.boundary or trimmed != request.run_id:
         raise _broken(request.request_id, "scope, boundary or run does not belong to the content")
-    hashed = _hash_of_text(request.scope, request.boundary, request.content_text)
+    hashed = hash_of_text(request.scope, request.boundary, request.content_text)
     if hashed != request.request_hash:
         raise _broken(request.request_id, "the hash is not that of the content")
     if request_id(request.run_id, request.scope, request.boundary, hashed) != request.request_id:

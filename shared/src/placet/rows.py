@@ -329,7 +329,7 @@ def audit_leaf(
 ) -> AuditLeafRow:
     """The next leaf of a run's audit chain."""
     detail_text = canonical_text(dict(detail))
-    row = AuditLeafRow(
+    return AuditLeafRow(
         tenant=tenant,
         run_id=run_id,
         seq=seq,
@@ -338,15 +338,20 @@ def audit_leaf(
         detail_text=detail_text,
         at_ms=at_ms,
         previous=previous,
-        leaf="",
+        leaf=_digest(at_ms, detail_text, kind, previous, run_id, seq, subject, tenant),
     )
-    return row.model_copy(update={"leaf": leaf_digest(row)})
 
 
 def leaf_digest(row: AuditLeafRow) -> str:
     """SHA-256 of the canonical JSON of everything else in a leaf, its keys in canonical order."""
+    return _digest(row.at_ms, row.detail_text, row.kind, row.previous, row.run_id, row.seq, row.subject, row.tenant)
+
+
+def _digest(
+    at_ms: int, detail_text: str, kind: str, previous: str, run_id: str, seq: int, subject: str, tenant: str
+) -> str:
     q = canonical_string
     return digest_of_text(
-        f'{{"at_ms":{row.at_ms},"detail_text":{q(row.detail_text)},"kind":{q(row.kind)},"previous":{q(row.previous)},'
-        f'"run_id":{q(row.run_id)},"seq":{row.seq},"subject":{q(row.subject)},"tenant":{q(row.tenant)}}}'
+        f'{{"at_ms":{at_ms},"detail_text":{q(detail_text)},"kind":{q(kind)},"previous":{q(previous)},'
+        f'"run_id":{q(run_id)},"seq":{seq},"subject":{q(subject)},"tenant":{q(tenant)}}}'
     )

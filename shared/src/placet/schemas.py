@@ -22,9 +22,9 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
 from placet import limits
-from placet.canonical import canonical_text, digest, parse_canonical
+from placet.canonical import canonical_text, digest
 from placet.errors import Code, ContractError, ErrorClass, Failure
-from placet.strict_json import pointer_of
+from placet.strict_json import parse, pointer_of
 from placet.tooling import ToolContext
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -64,7 +64,7 @@ class ToolInput:
             if len(text.encode()) > limits.CONTENT_BYTES_MAX:
                 return self._refused(f"larger than {limits.CONTENT_BYTES_MAX} bytes", "")
             value = self._read(text)
-            if self._read(value) != value:
+            if value != text and self._read(value) != value:  # what reads as itself has just been read back
                 return self._refused(
                     "its types do not read their own output back: a validator changes what it has validated", ""
                 )
@@ -74,7 +74,7 @@ class ToolInput:
             return self._refused(error.message, error.pointer)
         except Exception as error:  # noqa: BLE001 — a validator is the application's code; a check that fails refuses
             return self._refused(f"a validator raised {type(error).__name__}: {error}", "")
-        checked: dict[str, Any] = parse_canonical(value)  # type: ignore[assignment]  # it is an object
+        checked: dict[str, Any] = parse(value, long_integers_are_doubles=True)  # type: ignore[assignment]  # an object
         return checked
 
     def arguments(self, text: str) -> dict[str, Any]:

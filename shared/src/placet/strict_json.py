@@ -28,7 +28,8 @@ from typing import Any, NoReturn
 from pydantic import JsonValue
 
 from placet import limits
-from placet.errors import Code, ContractError, InvariantError, require
+from placet.errors import Code, ContractError, InvariantError
+from placet.plain_json import is_plain
 
 __all__ = ["JsonValue", "check_json_value", "is_simple", "name_of", "parse", "pointer_of"]
 
@@ -62,7 +63,8 @@ def name_of(path: Path) -> str:
 
 
 def _narrowed(depth_max: int) -> None:
-    require(depth_max <= limits.JSON_DEPTH_MAX, "the bound of depth may be narrowed, not widened: readers recurse")
+    if depth_max > limits.JSON_DEPTH_MAX:
+        raise InvariantError("the bound of depth may be narrowed, not widened: readers recurse")
 
 
 # ── text to value ──────────────────────────────────────────────────────────────────────
@@ -322,6 +324,8 @@ def check_json_value(value: object, *, depth_max: int = limits.JSON_DEPTH_MAX) -
 def is_simple(value: object, *, depth_max: int = limits.JSON_DEPTH_MAX) -> bool:
     """`check_json_value`, and whether any sorted encoder is canonical for it: no float, no key beyond ASCII."""
     _narrowed(depth_max)
+    if is_plain(value, depth_max):
+        return True
     walk = _Walk(depth_max)
     try:
         walk.visit(value, 1)

@@ -14,7 +14,18 @@ from enum import StrEnum
 from placet import limits
 from placet.canonical import digest
 from placet.errors import Code, ContractError, InvariantError
-from placet.messages import APPROVAL, OPERATION, RUN, THREAD, ApprovalDecided, Message, OperationMessage
+from placet.messages import (
+    APPROVAL,
+    OPERATION,
+    RUN,
+    THREAD,
+    ApprovalDecided,
+    CancelOperation,
+    DecideApproval,
+    Message,
+    OperationMessage,
+    SubmitRun,
+)
 
 DISPATCHER = "dispatcher"
 RESUME = "resume"
@@ -73,11 +84,13 @@ HINTS_KEY = "hint"
 """Routing key of hints on the events exchange: run ids of which something was committed, one a line."""
 INGRESS = f"{PREFIX}ingress."
 """What the names of queues begin with that outsiders fill."""
-SUBMIT_KEY = "run.submit"
-DECIDE_KEY = "approval.decide"
+SUBMISSIONS_QUEUE = f"{INGRESS}submissions"
+DECISIONS_QUEUE = f"{INGRESS}decisions"
+SUBMIT_KEY: str = SubmitRun.model_fields["type"].default
+DECIDE_KEY: str = DecideApproval.model_fields["type"].default
 
 _CONTROL = ".control"
-_CONTROL_TYPES = frozenset({"operation.cancel", "approval.decided"})
+_CONTROL_TYPES = frozenset(kind.model_fields["type"].default for kind in (CancelOperation, ApprovalDecided))
 """What must reach an executor although all its places are taken."""
 
 KEPT_FOR_EVER = 1_000_000_000
@@ -199,12 +212,18 @@ class Topology:
         return frozenset(source.queue for sources in self.sources.values() for source in sources if source.public)
 
     def route(self, destination: str, message_type: str) -> Route:
-        """How a row of the outbox travels. Raises InvariantError for a destination that nobody serves."""
+        """How a row of the outbox travels. Raises InvariantError for a destination that nobody serves.
+
+        A pool that is not set up here may be so elsewhere: whether it has a queue, the broker knows.
+        """
         if destination == EVENTS:
             return Route(EVENTS_EXCHANGE, message_type, mandatory=False)
         if destination.startswith(TOOL_EXECUTOR) and message_type in _CONTROL_TYPES:
             destination = destination.removesuffix(_CONTROL) + _CONTROL  # what is passed on names its queue
         if destination not in self.routes:
+            pool = destination.removeprefix(f"{TOOL_EXECUTOR}.").removesuffix(_CONTROL)
+            if destination.startswith(f"{TOOL_EXECUTOR}.") and is_pool(pool):
+                return Route(WORK_EXCHANGE, destination, _pack_max(destination))
             raise InvariantError(f"no queue serves the destination {destination!r}")
         return self.routes[destination]
 
@@ -247,8 +266,8 @@ def make_topology(pools: Iterable[str] = ()) -> Topology:
     tools = [tool_pool(""), *map(tool_pool, names)]
     work = [DISPATCHER, RESUME, PLANNER, APPROVALS, *tools, *(tool + _CONTROL for tool in tools)]
     ingress = {
-        f"{PREFIX}ingress.submissions": (SUBMISSIONS_EXCHANGE, SUBMIT_KEY, DISPATCHER),
-        f"{PREFIX}ingress.decisions": (DECISIONS_EXCHANGE, DECIDE_KEY, APPROVALS),
+        SUBMISSIONS_QUEUE: (SUBMISSIONS_EXCHANGE, SUBMIT_KEY, DISPATCHER),
+        DECISIONS_QUEUE: (DECISIONS_EXCHANGE, DECIDE_KEY, APPROVALS),
     }
     sources: dict[str, tuple[Source, ...]] = {
         name: (Source(PREFIX + name, PREFETCH),) for name in (DISPATCHER, RESUME, APPROVALS)

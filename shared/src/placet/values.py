@@ -13,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from placet import limits
 
+_set = object.__setattr__
+
 
 class Value(BaseModel):
     """Base of all values: immutable, no unknown fields, no coercion."""
@@ -27,12 +29,23 @@ class Value(BaseModel):
         if deep or self.__pydantic_private__ is not None:
             return super().model_copy(update=update, deep=deep)
         changed = update or {}
-        copy = object.__new__(type(self))
-        object.__setattr__(copy, "__dict__", {**self.__dict__, **changed})
-        object.__setattr__(copy, "__pydantic_fields_set__", self.__pydantic_fields_set__ | changed.keys())
-        object.__setattr__(copy, "__pydantic_extra__", None)
-        object.__setattr__(copy, "__pydantic_private__", None)
-        return copy
+        return type(self).unchecked({**self.__dict__, **changed}, self.__pydantic_fields_set__ | changed.keys())
+
+    @classmethod
+    def unchecked(cls, fields: dict[str, Any], given: set[str]) -> Self:
+        """The value with these fields: all there are, in their order. As `model_construct`, without its search for
+        defaults and aliases. `fields` is kept, so nobody else may.
+        """
+        value = object.__new__(cls)
+        _set(value, "__dict__", fields)
+        _set(value, "__pydantic_fields_set__", given)
+        _set(value, "__pydantic_extra__", None)
+        _set(value, "__pydantic_private__", None)
+        return value
+
+    def json_bytes(self) -> bytes:
+        """As `model_dump_json`, in UTF-8."""
+        return self.__pydantic_serializer__.to_json(self)
 
 
 Name = Annotated[

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from placet import limits
 from placet.calls import ToolSpec
+from placet.canonical import canonical_string
 from placet.contents import (
     CallSnapshot,
     Content,
@@ -28,7 +29,7 @@ from placet.errors import Code, ContractError
 from placet.gates import Judgement, PlanSubject, RoundSubject, TaskSubject
 from placet.instants import Instant, later, rfc3339
 from placet.messages import RUN, RequestApproval, invalid
-from placet.requests import ApprovalRequest, create_request, request_hash
+from placet.requests import ApprovalRequest, create_request, hash_of_text, request_hash
 from placet.strict_json import parse
 from placet_dispatcher.draft import Draft
 from placet_dispatcher.states import Call, PendingRequest, RunState, Task
@@ -102,17 +103,35 @@ def dispatch_content(state: RunState, task: Task) -> Content:
 
 
 @_content
-def call_content(task_id: str, call: Call, *, consequential: bool) -> Content:
+def call_content(
+    task_id: str, call: Call, raw_input: dict[str, Any], validated: dict[str, Any], *, consequential: bool
+) -> Content:
     """One tool call about to be made."""
     return ToolCallContent(
         tool_name=call.tool,
-        raw_input=read_object(call.raw_input_text),
-        input=read_object(call.input_text),
+        raw_input=raw_input,
+        input=validated,
         agent_name=call.agent,
         task_id=task_id,
         tool_call_id=call.tool_call_id,
         consequential=consequential,
     )
+
+
+def asks_call(request: PendingRequest, task_id: str, call: Call, *, consequential: bool) -> bool:
+    """Whether `request` is the question about this call, as `asks` says of its content.
+
+    Its inputs are canonical JSON already, so the content's text is put together from them (in the order of its keys)
+    instead of reading them and writing them again. The hash of an approved content is met by that content alone.
+    """
+    q = canonical_string
+    text = (
+        f'{{"agentName":{q(call.agent)},"consequential":{"true" if consequential else "false"},'
+        f'"input":{call.input_text},"kind":"tool_call","rawInput":{call.raw_input_text},"taskId":{q(task_id)},'
+        f'"toolCallId":{q(call.tool_call_id)},"toolName":{q(call.tool)}}}'
+    )
+    boundary = f"{task_id}:{call.tool_call_id}"
+    return boundary == request.boundary and hash_of_text("tool_call", boundary, text) == request.request_hash
 
 
 def read_object(text: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from placet.errors import Code, ContractError, ErrorClass, Failure, PlacetError
 from placet.messages import ApprovalDecided, ExecuteOperation
 from placet.requests import ApprovalRequest, verify_request
 from placet.rows import OutcomeRow
-from placet_dispatcher.asking import asks, call_content, is_still_asked, read_object
+from placet_dispatcher.asking import asks_call, is_still_asked, read_object
 from placet_dispatcher.draft import Draft
 from placet_dispatcher.graph import in_order
 from placet_dispatcher.planning import begin
@@ -155,7 +155,7 @@ def _is_safe(draft: Draft, request: PendingRequest) -> bool:
             return False
         if canonical_text(validated) != call.input_text:
             return False
-        return asks(request, call_content(task.id, call, consequential=tool.consequential))
+        return asks_call(request, task.id, call, consequential=tool.consequential)
     except ContractError:
         return False
 

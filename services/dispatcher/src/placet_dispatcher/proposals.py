@@ -154,7 +154,7 @@ def _judged(proposal: _Proposal, raw_input: dict[str, Any], validated: dict[str,
     if judgement.verdict == "allow":
         return _made(proposal, judgement)
     if judgement.verdict == "suspend":
-        return _asked(proposal, judgement)
+        return _asked(proposal, judgement, raw_input, validated)
     code = Code.GATE_DENIED if judgement.verdict == "deny" else Code.GATE_FAILED
     return _answered(draft, call, gate_failure(judgement, code, "this call"))
 
@@ -178,14 +178,14 @@ def _made(proposal: _Proposal, judgement: Judgement) -> Call:
     return call.model_copy(update={"status": "running", **_NOTHING_ASKED})
 
 
-def _asked(proposal: _Proposal, judgement: Judgement) -> Call:
+def _asked(proposal: _Proposal, judgement: Judgement, raw_input: dict[str, Any], validated: dict[str, Any]) -> Call:
     draft, position, call, tool = proposal
     if draft.state.ending is not None:
         draft.change_task(position, halted=True)
         return _answered(draft, call, WITHHELD)
     task_id = draft.tasks[position].id
     try:
-        content = call_content(task_id, call, consequential=tool.consequential)
+        content = call_content(task_id, call, raw_input, validated, consequential=tool.consequential)
         what = f"{call.agent} calls {call.tool} for task {task_id}"
         request = ask(draft, content, judgement, what, position=position, operation_id=call.operation_id, tool=tool)
     except ContractError as error:

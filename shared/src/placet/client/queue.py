@@ -91,7 +91,7 @@ class DecisionPublisher:
 
     async def publish(self, signed: str, *, decision_id: str, timeout_ms: int = TIMEOUT_MS) -> Receipt:
         """The receipt for a decision that was signed before. Raises as `decide`."""
-        await self._asker.wait_until_up(timeout_ms)
+        await self._asker.wait_until_ready(timeout_ms)
         text = await self._asker.ask(
             DECISIONS_EXCHANGE,
             DECIDE_KEY,

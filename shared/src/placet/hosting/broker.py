@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from placet.adapters.rabbitmq import (
     Opener,
@@ -16,13 +17,13 @@ from placet.adapters.rabbitmq import (
     open_submission,
 )
 from placet.hosting.deciding import Deciding
-from placet.topology import PREFIX, Source, Topology
+from placet.topology import DECISIONS_QUEUE, SUBMISSIONS_QUEUE, Source, Topology
 
 
 def openers(judged: Deciding | None) -> Mapping[str, Opener]:
     """Who reads what outsiders publish, by queue; decisions only where it is known whom to believe."""
-    found: dict[str, Opener] = {f"{PREFIX}ingress.submissions": open_submission}
-    return found if judged is None else found | {f"{PREFIX}ingress.decisions": judged.opener}
+    found: dict[str, Opener] = {SUBMISSIONS_QUEUE: open_submission}
+    return found if judged is None else found | {DECISIONS_QUEUE: judged.opener}
 
 
 class Broker:
@@ -34,7 +35,7 @@ class Broker:
         url: str,
         topology: Topology,
         sources: Sequence[Source],
-        room: Callable[[], int],
+        room: Callable[[str], int],
         judged: Deciding | None = None,
         calling: Collection[str] = (),
     ) -> None:
@@ -65,6 +66,14 @@ class Broker:
             ("replies", self.replies.close),
             ("outlet", self.outlet.close),
         ]
+
+    def notes(self) -> dict[str, Callable[[], Any]]:
+        """What the probes tell besides; it makes nobody unready."""
+        return {
+            "inbox": self.inbox.report,
+            "replies_dropped": lambda: self.replies.dropped,
+            "unrouted": lambda: self.outlet.unrouted,
+        }
 
     def troubles(self) -> dict[str, Callable[[], str | None]]:
         """Why each connection cannot be used now."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from placet.errors import RetryableError
+from placet.errors import RetryableError, TerminalError
 from placet.runtime.process import backoff_ms
 from placet.settings import Settings
 from placet.topology import Topology, make_topology
@@ -30,6 +30,8 @@ class Opening:
     def __init__(self, name: str, settings: Settings) -> None:
         self._name = name
         self._settings = settings
+        self.notes: dict[str, Callable[[], Any]] = {}
+        """What the probes tell of what was opened; it makes nobody unready."""
         self._until_s = asyncio.get_running_loop().time() + settings.start_timeout_ms / 1_000
 
     async def store(self) -> PostgresStore:
@@ -52,9 +54,10 @@ class Opening:
         return topology
 
     async def arbiter(self) -> RedisArbiter | None:
-        """The referee, if one is set. Raises TerminalError(SETTING_INVALID) for one that may forget what it promised.
+        """The referee, if one is set. Raises TerminalError(SETTING_INVALID) for an address that is none.
 
-        One that is away is no reason not to start: everything works without it, only slower.
+        One that is away is no reason not to start, and neither is one that may forget what it promised, which is not
+        asked then: everything works without it, only slower.
         """
         url = self._settings.redis_url
         if url is None:
@@ -66,9 +69,16 @@ class Opening:
         arbiter = RedisArbiter(url, environment=self._settings.environment)
         try:
             await arbiter.check()
+        except TerminalError as error:
+            await arbiter.close()
+            reason = error.message
+            log.error("referee.not_used", extra={"code": error.code.value, "what": reason})
+            self.notes["referee"] = lambda: {"not_used": reason}
+            return None
         except BaseException:
             await arbiter.close()
             raise
+        self.notes["referee"] = arbiter.report
         log.info("check.ok", extra={"check": "redis", **await arbiter.describe()})
         return arbiter
 

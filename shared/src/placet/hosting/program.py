@@ -21,7 +21,7 @@ from placet.hosting import exits, logs
 from placet.hosting.parts import PACKAGES, Parts
 from placet.hosting.serving import needed_by, serve
 from placet.runtime.process import calm_collector
-from placet.settings import Settings, missing, parse_settings
+from placet.settings import Finding, Settings, missing, parse_settings, variable_of
 
 log = logging.getLogger("placet.hosting")
 
@@ -40,7 +40,16 @@ def main(parts: Parts, argv: Sequence[str] | None = None) -> int:
     async def body(settings: Settings, ending: asyncio.Event) -> int:
         return await serve(parts, queues(settings), settings, ending, check_only=options.check)
 
-    return run_process(role, lambda settings: needed_by(parts, queues(settings)), body)
+    def name(settings: Settings) -> str:
+        return "+".join(queues(settings))
+
+    def wrong(settings: Settings) -> Sequence[Finding]:
+        if not settings.hosts or options.role is None:
+            return ()
+        what = f"it names the queues that are served here, so --role {options.role} says nothing: leave out one of both"
+        return (Finding(True, variable_of("hosts"), what),)
+
+    return run_process(name, lambda settings: needed_by(parts, queues(settings)), body, wrong=wrong, fallback=role)
 
 
 def _options(parts: Parts, argv: Sequence[str] | None) -> argparse.Namespace:
@@ -56,13 +65,25 @@ def _options(parts: Parts, argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def run_process(name: str, needed: Callable[[Settings], Mapping[str, str]], body: Body) -> int:
-    """Read the settings, start logging, and live until told to end. Everything wrong is one line with what to do."""
+def run_process(
+    name: str | Callable[[Settings], str],
+    needed: Callable[[Settings], Mapping[str, str]],
+    body: Body,
+    *,
+    wrong: Callable[[Settings], Sequence[Finding]] = lambda settings: (),
+    fallback: str = "",
+) -> int:
+    """Read the settings, start logging, and live until told to end. Everything wrong is one line with what to do.
+
+    `name`: what its log lines call it, which may follow from its settings; `fallback` where those cannot be read.
+    `wrong`: what does not fit together besides.
+    """
     settings, findings = parse_settings(os.environ, _read)
     text = os.environ.get("PLACET_LOG_FORMAT") == "text"
-    logs.set_up(name, settings or Settings(log_format="text" if text else "json"))
+    called = name if isinstance(name, str) else name(settings) if settings is not None else fallback
+    logs.set_up(called, settings or Settings(log_format="text" if text else "json"))
     if settings is not None:
-        findings += missing(settings, needed(settings))
+        findings += (*missing(settings, needed(settings)), *wrong(settings))
     for finding in findings:
         log.log(
             logging.ERROR if finding.fatal else logging.WARNING,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from placet import topology as topologies
 from placet.adapters.rabbitmq import Collector
 from placet.application import App
+from placet.errors import InvariantError
 from placet.hosting import exits
 from placet.hosting.broker import Broker
 from placet.hosting.deciding import Deciding, deciding
@@ -58,7 +59,7 @@ async def serve(
         if service is None:
             return exits.OK
         if not check_only:
-            service.start()
+            hosted.begin()
             await unless_ending(ending, service.ended())
         by_itself = not (ending.is_set() or check_only)
         closed = await service.stop(0 if check_only else settings.grace_ms)
@@ -89,6 +90,7 @@ class Hosted:
         self._parts = parts_of(queues, own)
         self._settings = settings
         self._service: Service | None = None
+        self._starts: list[Callable[[], None]] = []
         self.name = "+".join(queues)
 
     def report(self) -> Report:
@@ -98,7 +100,7 @@ class Hosted:
         return Report(True, False, {"service": self.name, "starting": True})
 
     async def open(self) -> Service:
-        """Load the application, reach the servers, check them, put everything together; nothing runs yet.
+        """Load the application, reach the servers, check them, put everything together; nothing runs until `begin`.
 
         Raises PlacetError; whatever was opened is closed again then.
         """
@@ -142,17 +144,27 @@ class Hosted:
                 stops=broker.stops,
                 events_from=f"/placet/{self._settings.environment}" if self._settings.events else None,
                 troubles=broker.troubles(),
-                notes={"quarantine": quarantine.report} if quarantine is not None else {},
+                notes={
+                    **broker.notes(),
+                    **({"quarantine": quarantine.report} if quarantine is not None else {}),
+                    **opening.notes,
+                },
                 closing=closing,
                 models_max=self._settings.models_max,
                 tools_max=self._settings.tools_max,
             )
             self._service = Service(self.name, ports)
-            broker.start()
-            if quarantine is not None:
-                quarantine.start()
+            self._starts = [broker.start, *([quarantine.start] if quarantine is not None else [])]
             stack.pop_all()
         return self._service
+
+    def begin(self) -> None:
+        """Work. A check ends before this: it takes nothing from any queue."""
+        if self._service is None:
+            raise InvariantError("it is opened before it begins")
+        for start in self._starts:
+            start()
+        self._service.start()
 
     def _application(self) -> App | None:
         if not any(parts.application for parts in self._parts):
@@ -180,10 +192,8 @@ class Hosted:
         prefetch = self._settings.prefetch
         return [replace(source, prefetch=prefetch or source.prefetch) for source in found]
 
-    def _room(self) -> int:
-        """How many calls to the world may be started now."""
-        places = sum(
-            (self._settings.models_max if parts.models else 0) + (self._settings.tools_max if parts.tools else 0)
-            for parts in self._parts
-        )
-        return places - (self._service.running if self._service is not None else 0)
+    def _room(self, queue: str) -> int:
+        """How many calls to the world what this queue of the broker brings may start now."""
+        machine = THREAD if queue == topologies.PREFIX + topologies.PLANNER else OPERATION
+        places = self._settings.models_max if machine == THREAD else self._settings.tools_max
+        return places - (self._service.running_of(machine) if self._service is not None else 0)

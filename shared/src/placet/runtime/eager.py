@@ -28,6 +28,11 @@ class Eager:
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
+    def waiting(self) -> int:
+        """Rows that wait here for the broker."""
+        return self._waiting
+
+    @property
     def connections(self) -> int:
         """As ports.Outlet."""
         return self._outlet.connections

@@ -15,6 +15,7 @@ from placet.ids import Address
 from placet.instants import Instant
 from placet.rows import Row
 from placet.runtime.fold import Fold, Machines, Outcome
+from placet.runtime.opened import OpenedStates
 from placet.runtime.parcels import dead_letter
 from placet.runtime.ports import CommitResult, Delivery, Fate, OutboxRow, Store, Unit
 from placet.topology import EVENTS
@@ -73,6 +74,7 @@ class Engine:
         self._hand_over = hand_over
         self._events_from = events_from
         self._claim_ms = claim_ms
+        self._opened = OpenedStates()
 
     def hand_over_no_more(self) -> None:
         """From now on everything goes by the outbox, also what is for a machine hosted here: this process is ending."""
@@ -92,9 +94,11 @@ class Engine:
         settlement = Settlement()
         try:
             await self._process(deliveries, settlement)
-        except RetryableError:
+        except RetryableError as error:
             if not settlement.done:
                 raise
+            about = {"code": error.code.value, "what": error.message, "settled": len(settlement.done)}
+            log.warning("batch.cut_short", extra=about)
             settled = {id(delivery) for delivery in settlement.done}
             settlement.back = [delivery for delivery in deliveries if id(delivery) not in settled]
         if settlement.stuck and not settlement.done:
@@ -123,7 +127,7 @@ class Engine:
             await self._one_by_one(delivery, settlement)
 
     async def _attempt(self, deliveries: Sequence[Delivery]) -> list[tuple[Outcome, CommitResult]]:
-        fold = Fold(self.machines, self._application, deliveries, claim_ms=self._claim_ms)
+        fold = Fold(self.machines, self._application, deliveries, claim_ms=self._claim_ms, opened=self._opened)
         for wave in range(limits.HANDOVERS_MAX):
             addresses, keys = fold.wanted()
             if addresses or keys:

@@ -22,6 +22,7 @@ from placet.instants import Instant, later
 from placet.machine import Invoke, Machine, Receipt, Record, Reply, Send, State, Transition
 from placet.messages import Envelope
 from placet.rows import STATE, FactKey, Row, StateRow, owner_of
+from placet.runtime.opened import OpenedStates
 from placet.runtime.parcels import dead_letter, outbox_row
 from placet.runtime.ports import Delivery, JournalEntry, Loaded, StateWrite, StoredState, Unit
 
@@ -84,10 +85,17 @@ class Fold:
     """The fold of one batch."""
 
     def __init__(
-        self, machines: Machines, application: Application, deliveries: Sequence[Delivery], *, claim_ms: int = 0
+        self,
+        machines: Machines,
+        application: Application,
+        deliveries: Sequence[Delivery],
+        *,
+        claim_ms: int = 0,
+        opened: OpenedStates | None = None,
     ) -> None:
-        """`claim_ms`: for how long nobody else publishes what is due at once."""
+        """`claim_ms`: for how long nobody else publishes what is due at once. `opened`: kept from batch to batch."""
         self._claim_ms = claim_ms
+        self._opened_states = OpenedStates() if opened is None else opened
         self._machines = machines
         self._application = application
         self._now = Instant(0)
@@ -145,7 +153,8 @@ class Fold:
         if machine is None:  # read only for its status
             return _Working(seen, seen, None, stored.status)
         try:
-            return _Working(seen, seen, machine.state_type.model_validate_json(stored.body), stored.status)
+            state = self._opened_states.read(machine.state_type, address, stored.body)
+            return _Working(seen, seen, state, stored.status)
         except ValidationError as error:
             what = error.errors()[0]["msg"]
             reason = f"the state {address.text()} at version {stored.version} cannot be read: {what}"
@@ -173,7 +182,8 @@ class Fold:
                 merged[root] = outcome
         for address, working in self._working.items():
             if working.dirty and working.state is not None:
-                unit = merged[self._root(self._group_of[address])].unit
+                unit, body = merged[self._root(self._group_of[address])].unit, working.state.json_bytes()
+                self._opened_states.keep(address, body, working.state)
                 unit.states.append(
                     StateWrite(
                         address=address,
@@ -181,7 +191,7 @@ class Fold:
                         expected=working.loaded_version,
                         version=working.version,
                         status=working.state.status,
-                        body=working.state.model_dump_json().encode(),
+                        body=body,
                     )
                 )
         for outcome in merged.values():
@@ -293,8 +303,9 @@ class Fold:
                 position += 1
             elif isinstance(effect, Record):
                 unit.rows.append(effect.row)
-                if self._rows.get(effect.row.fact_key()) is None:
-                    self._rows[effect.row.fact_key()] = effect.row
+                key = effect.row.fact_key()
+                if self._rows.get(key) is None:
+                    self._rows[key] = effect.row
             elif isinstance(effect, Invoke):
                 outcome.activities.append(effect.activity)
 
@@ -406,7 +417,9 @@ def _merge(into: Outcome, other: Outcome) -> None:
 
 
 def _earlier(a: Instant | None, b: Instant | None) -> Instant | None:
-    return min((at for at in (a, b) if at is not None), default=None)
+    if a is None or b is None:
+        return a if b is None else b
+    return min(a, b)
 
 
 def _journalled(facts: Facts) -> str:

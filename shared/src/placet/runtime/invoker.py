@@ -113,6 +113,10 @@ class TaskInvoker:
         """Activities in work or waiting for a place."""
         return len(self._running())
 
+    def running_of(self, machine: str) -> int:
+        """Those of one machine's states: model calls, or calls of tools."""
+        return sum(len(group) for owner, group in self._calls.items() if owner.machine == machine)
+
     def owners(self) -> list[Address]:
         """The states for which something is in work here, or waits for a place."""
         return list(self._calls)

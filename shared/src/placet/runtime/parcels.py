@@ -32,7 +32,8 @@ def dead_letter(envelope: Envelope, code: Code, reason: str, now: Instant) -> De
     body = envelope.encode()
     is_served = envelope.message.to().machine in QUEUES.values()
     return DeadLetter(
-        id=derived_id("dead", row_id(envelope.id, body)),  # whatever id an outsider has chosen, it takes no other's place
+        # Whatever id an outsider has chosen, its letter takes no other's place.
+        id=derived_id("dead", row_id(envelope.id, body)),
         run_id=envelope.message.run_id,
         destination=queue_of(envelope.message) if is_served else "",
         code=code,

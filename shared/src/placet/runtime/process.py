@@ -111,6 +111,16 @@ class Loops:
             asyncio.create_task(self._kept("relay", self._publish), name="relay"),
         ]
 
+    @property
+    def outbox_lag_ms(self) -> int:
+        """How long the first row that nobody has claimed has been due, as the relay saw it last; 0 where none is."""
+        return self._relay.lag_ms
+
+    @property
+    def started(self) -> bool:
+        """Whether there is anything to end."""
+        return bool(self._tasks)
+
     def settled(self, settlement: Settlement) -> None:
         """A batch is done. One of its rows may be due before what the relay waits for."""
         self.health.settled(settlement)

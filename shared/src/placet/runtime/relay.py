@@ -40,6 +40,8 @@ class Relay:
         self._store = store
         self._outlet = outlet
         self._connections = outlet.connections
+        self.lag_ms = 0
+        """How long the first unclaimed row had been due when this relay looked last: what it does not keep up with."""
 
     async def turn(self) -> int:
         """Publish what is due now. Returns how many milliseconds may pass before the next row is due (0: more now)."""
@@ -47,9 +49,10 @@ class Relay:
         rows = await self._store.claim_due(RELAY_MAX, CLAIM_MS)
         if rows:
             await told_confirmed(self._store, rows, await self._published(rows))
+        now, due = await self._store.next_due_ms()
+        self.lag_ms = 0 if due is None else max(0, now - due)
         if len(rows) == RELAY_MAX:
             return 0
-        now, due = await self._store.next_due_ms()
         return IDLE_MS if due is None else max(0, min(IDLE_MS, due - now))
 
     async def _recall(self) -> None:
@@ -72,8 +75,7 @@ class Relay:
         """The rows that are messages; all others are parked, each by itself, but for those of a newer version: a
         process of that version publishes them."""
         readable: list[OutboxRow] = []
-        parking: list[Unit] = []
-        now, _ = await self._store.next_due_ms()
+        damaged: list[tuple[OutboxRow, ContractError]] = []
         for row in rows:
             error = _defect(row)
             if error is None:
@@ -81,16 +83,21 @@ class Relay:
             elif error.code is Code.VERSION_UNSUPPORTED:
                 log.info("outbox.row_of_a_newer_version", extra={"row": row.id})
             else:
-                parking.append(_parked(row, error, now))
-        results = await self._store.commit(parking) if parking else ()
-        for unit, result in zip(parking, results, strict=True):
+                damaged.append((row, error))
+        if damaged:
+            await self._park(damaged)
+        return readable
+
+    async def _park(self, damaged: Sequence[tuple[OutboxRow, ContractError]]) -> None:
+        now, _ = await self._store.next_due_ms()
+        parking = [_parked(row, error, now) for row, error in damaged]
+        for unit, result in zip(parking, await self._store.commit(parking), strict=True):
             [letter] = unit.dead_letters
             told = {"row": unit.consumed[0], "destination": letter.destination, "code": letter.code}
             if result.fate is Fate.COMMITTED:
                 log.error("outbox.row_parked", extra={**told, "reason": letter.reason})
             else:  # it stays a row, and is tried again when its claim has lapsed
                 log.error("outbox.row_not_parked", extra={**told, "constraint": result.constraint})
-        return readable
 
 
 async def told_confirmed(store: Store, rows: Sequence[OutboxRow], confirmed: Collection[str]) -> None:

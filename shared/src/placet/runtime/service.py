@@ -138,6 +138,10 @@ class Service:
         """Calls to the world in work or waiting for a place."""
         return self._invoker.running
 
+    def running_of(self, machine: str) -> int:
+        """Those of one machine's states: model calls, or calls of tools."""
+        return self._invoker.running_of(machine)
+
     def start(self) -> None:
         """Begin to work."""
         self._loops.start()
@@ -161,6 +165,8 @@ class Service:
             "running": self._invoker.running,
             "unreadable": health.unreadable,
             "draining": health.draining,
+            "unpublished": self._eager.waiting,
+            "outbox_lag_ms": self._loops.outbox_lag_ms,
             "turns": self._watched.turns,
             "messages": self._watched.messages,
             **{name: note() for name, note in self._ports.notes.items()},
@@ -187,7 +193,8 @@ class Service:
         self.health.draining = True
         log.info("service.stopping", extra={"running": self._invoker.running, "grace_ms": grace_ms})
         try:
-            await self._drain(grace_ms)
+            if self._loops.started:
+                await self._drain(grace_ms)
         finally:
             await self._loops.stop()
             if self._stopping is not None:

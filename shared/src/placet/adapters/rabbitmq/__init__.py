@@ -9,7 +9,6 @@ from placet.adapters.rabbitmq.declaring import declare, verify
 from placet.adapters.rabbitmq.door import RabbitDoor
 from placet.adapters.rabbitmq.inbox import Opener, RabbitInbox
 from placet.adapters.rabbitmq.outlet import RabbitOutlet
-from placet.adapters.rabbitmq.parking import DeadLetter, drop, look, send_again
 from placet.adapters.rabbitmq.stopping import RabbitStops
 from placet.adapters.rabbitmq.submitting import check_properties, open_submission, return_address
 from placet.adapters.rabbitmq.wire import Incoming
@@ -17,7 +16,6 @@ from placet.adapters.rabbitmq.wire import Incoming
 __all__ = [
     "Asker",
     "Collector",
-    "DeadLetter",
     "Incoming",
     "Opener",
     "RabbitDoor",
@@ -27,10 +25,7 @@ __all__ = [
     "RabbitStops",
     "check_properties",
     "declare",
-    "drop",
-    "look",
     "open_submission",
     "return_address",
-    "send_again",
     "verify",
 ]

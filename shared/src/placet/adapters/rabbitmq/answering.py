@@ -36,6 +36,8 @@ class RabbitReplies:
     def __init__(self, url: str, name: str) -> None:
         self._link = Link(url, f"{name} replies", self._opened, self._lost)
         self._lane: Lane | None = None
+        self.dropped = 0
+        """Answers and hints that could not be sent, since the start."""
         self._waiting: list[tuple[ReturnAddress, str]] = []
         self._runs: set[str] = set()
         self._flushing: asyncio.Task[None] | None = None
@@ -77,6 +79,7 @@ class RabbitReplies:
     async def _flush(self) -> None:
         while self._waiting:
             await asyncio.sleep(0)  # whatever this turn of the loop still answers comes along
+            self.dropped += max(0, len(self._waiting) - WAITING_MAX)
             waiting, self._waiting = self._waiting[-WAITING_MAX:], []
             doors: dict[str, list[tuple[str, str]]] = {}
             for address, text in waiting:
@@ -99,6 +102,7 @@ class RabbitReplies:
     ) -> None:
         lane = self._lane
         if lane is None:
+            self.dropped += 1
             log.debug("reply.dropped", extra={"reason": self._link.trouble})
             return
         about = properties(content_type, durable=False, correlation_id=correlation_id)
@@ -107,6 +111,7 @@ class RabbitReplies:
             await lane.basic_publish(body, exchange=exchange, routing_key=key, properties=about, wait=False)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  best effort
             raise_if_cancelled(error)
+            self.dropped += 1
             log.debug("reply.dropped", extra={"reason": reason_of(error)})
 
     async def _opened(self, connection: AbstractConnection) -> Sequence[Lane]:

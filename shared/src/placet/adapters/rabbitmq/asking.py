@@ -12,14 +12,18 @@ from collections.abc import Sequence
 from itertools import count
 
 from aio_pika.abc import AbstractConnection
+from aio_pika.exceptions import DeliveryError, PublishError
 from aiormq.abc import DeliveredMessage
 from pamqp.commands import Basic
 
-from placet.adapters.rabbitmq.link import Lane, Link, open_lane, raise_if_cancelled, reason_of
+from placet.adapters.rabbitmq.link import BLOCKED, Lane, Link, open_lane, raise_if_cancelled, reason_of
 from placet.adapters.rabbitmq.wire import ANSWERS, DIRECT_REPLY_TO, properties, read_answers
-from placet.errors import ContractError, RetryableError
+from placet.errors import Code, ContractError, RetryableError
 
 log = logging.getLogger("placet.rabbitmq")
+
+CONFIRM_TIMEOUT_S = 8.0
+"""How long a confirm may take. Whoever asks has given up by itself by then, or is told that the outcome is unknown."""
 
 Answer = asyncio.Future[str | None]
 
@@ -44,11 +48,15 @@ class Asker:
     @property
     def trouble(self) -> str | None:
         """Why nothing can be asked now; None when all is well."""
-        return self._link.trouble
+        return self._link.trouble or (BLOCKED if self._link.is_blocked else None)
 
-    async def wait_until_up(self, timeout_ms: float) -> None:
-        """Raises RetryableError(BROKER_UNAVAILABLE), saying why, when there is no connection within that time."""
+    async def wait_until_ready(self, timeout_ms: float) -> None:
+        """Raises RetryableError(BROKER_UNAVAILABLE), saying why, when within that time there is no connection, or the
+        broker takes nothing in."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + timeout_ms / 1_000
         await self._link.wait_until_up(timeout_ms)
+        await self._link.wait_until_unblocked(1_000 * (until_s - loop.time()))
 
     async def ask(
         self, exchange: str, key: str, body: bytes, *, content_type: str, timeout_ms: int, message_id: str | None = None
@@ -61,7 +69,7 @@ class Asker:
         about = properties(content_type, message_id=message_id, reply_to=DIRECT_REPLY_TO, correlation_id=token)
         try:
             async with asyncio.timeout(timeout_ms / 1_000):
-                await self.wait_until_up(timeout_ms)
+                await self.wait_until_ready(timeout_ms)
                 await self.publish(exchange, key, body, about, [token])
                 return await answer
         except (TimeoutError, RetryableError):
@@ -82,19 +90,38 @@ class Asker:
     async def publish(
         self, exchange: str, key: str, body: bytes, about: Basic.Properties, tokens: Sequence[str]
     ) -> None:
-        """Publish with confirm. Where that fails, those who wait are told at once that the outcome is unknown."""
-        lane = self._lane
+        """Publish with confirm. Where that fails, those who wait are told at once: a RetryableError where surely
+        nothing was taken in, None where the outcome is unknown."""
+        sent = False
         try:
+            await self._link.wait_until_unblocked(0)  # what is written to a blocked connection only waits there
+            lane = self._lane
             if lane is None:
-                raise ConnectionError(self._link.trouble or "there is no connection")
+                raise RetryableError(Code.BROKER_UNAVAILABLE, f"the broker went away: {self._link.trouble}")
+            sent = True
             await lane.basic_publish(
-                body, exchange=exchange, routing_key=key, properties=about, mandatory=True, wait=False
+                body,
+                exchange=exchange,
+                routing_key=key,
+                properties=about,
+                mandatory=True,
+                timeout=CONFIRM_TIMEOUT_S,
+                wait=False,
             )
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  told as unknown
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  told to whoever waits
             raise_if_cancelled(error)
             log.warning("door.not_published", extra={"exchange": exchange, "key": key, "reason": reason_of(error)})
+            refused = not sent or isinstance(error, PublishError | DeliveryError)
             for token in tokens:
-                self._tell(token, None)
+                if refused:
+                    self._fail(token, f"the broker has not taken it: {reason_of(error)}")
+                else:
+                    self._tell(token, None)
+
+    def _fail(self, token: str, reason: str) -> None:
+        answer = self._asked.get(token)
+        if answer is not None and not answer.done():
+            answer.set_exception(RetryableError(Code.BROKER_UNAVAILABLE, reason))
 
     def _tell(self, token: str, text: str | None) -> None:
         answer = self._asked.get(token)

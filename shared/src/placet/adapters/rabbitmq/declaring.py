@@ -49,7 +49,10 @@ async def declare(url: str, topology: Topology, *, wait_ms: int = 0) -> None:
 
 
 async def verify(url: str, topology: Topology, *, wait_ms: int = 0) -> None:
-    """Check that exactly this topology has been declared and is there. Needs no right to configure.
+    """Check that at least this topology has been declared and is there. Needs no right to configure.
+
+    What other versions, or other pools of tool executors, had declared beside it stays, and so do their marks: nobody
+    is cut off who still runs. That is safe, since rows travel by what the broker holds, not by what a process knows.
 
     Raises TerminalError(BROKER_MISMATCH) naming what is missing; RetryableError(BROKER_UNAVAILABLE) when the broker
     cannot be reached within `wait_ms`.

@@ -13,9 +13,12 @@ from placet.adapters.rabbitmq.asking import Asker
 from placet.adapters.rabbitmq.resending import send_as_it_came
 from placet.adapters.rabbitmq.watching import Watch
 from placet.adapters.rabbitmq.wire import DIRECT_REPLY_TO, body_of, packs, properties, require_size
-from placet.errors import RetryableError
-from placet.messages import Envelope, Message
+from placet.messages import APPROVAL, RUN, Envelope, Message
 from placet.topology import Route, Topology, queue_of
+
+ANSWERING = frozenset({RUN, APPROVAL})
+"""Machines whose services have the right to answer. Planners and tool executors have no right to the default exchange:
+a question would end their channel for answers. They are only told, which is when somebody redrives a dead letter."""
 
 
 class RabbitDoor:
@@ -49,20 +52,30 @@ class RabbitDoor:
         return self._asker.trouble or (self._watch.trouble if self._watching else None)
 
     async def ask(self, message: Message, *, message_id: str, timeout_ms: int) -> str | None:
-        """As ports.Door. Raises ContractError(TOO_LARGE) for what the broker would refuse."""
+        """As ports.Door. Raises ContractError(TOO_LARGE) for what the broker would refuse, and
+        RetryableError(BROKER_UNAVAILABLE) where surely nothing was published: the broker is away, or took nothing in.
+
+        What is for a machine that may not answer is not asked but told: None when the broker has confirmed it.
+        """
+        began_s = asyncio.get_running_loop().time()
+        await self._asker.wait_until_ready(timeout_ms)  # before that nothing is published: not unknown, but not sent
         token, answer = self._asker.expect()
         try:
-            async with asyncio.timeout(timeout_ms / 1_000):
-                await self._asker.wait_until_up(timeout_ms)
-                envelope = Envelope(id=message_id, reply_to=token, message=message)  # type: ignore[arg-type]
+            async with asyncio.timeout_at(began_s + timeout_ms / 1_000):
+                answers = message.to().machine in ANSWERING
+                envelope = Envelope(id=message_id, reply_to=token if answers else None, message=message)  # type: ignore[arg-type]
                 route = self._topology.route(queue_of(message), envelope.message.type)
                 body = envelope.encode()
                 require_size(len(body), envelope.message.type)
+                if not answers:
+                    told, content_type = body_of([body])
+                    await self._asker.publish(route.exchange, route.key, told, properties(content_type), [token])
+                    return await answer if answer.done() else None
                 self._waiting.setdefault(route, []).append((token, body))
                 if self._flushing is None or self._flushing.done():
                     self._flushing = asyncio.get_running_loop().create_task(self._flush())
                 return await answer
-        except (TimeoutError, RetryableError):
+        except TimeoutError:
             return None
         finally:
             self._asker.forget(token)

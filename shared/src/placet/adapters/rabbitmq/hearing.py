@@ -41,7 +41,6 @@ class Hearing:
         self._channel = channel
         self._heard = heard
         self._gap = gap
-        self._queue = channel.queue_prefix + secrets.token_hex(8)
         self._lane: Lane | None = None
         self._link = Link(url, name, self._opened, self._lost)
 
@@ -76,15 +75,17 @@ class Hearing:
 
     async def _opened(self, connection: AbstractConnection) -> Sequence[Lane]:
         self._kept, lane = await open_lane(connection, confirms=False)
+        # A name of this connection: until a broker misses the heartbeats of one that was cut, its queue is locked.
+        name = self._channel.queue_prefix + secrets.token_hex(8)
         queue = await self._kept.declare_queue(
-            self._queue,
+            name,
             exclusive=True,
             auto_delete=True,
             arguments={"x-queue-type": "classic", "x-max-length": LENGTH_MAX, "x-overflow": "drop-head"},
         )
         for key in self._channel.keys:
             await queue.bind(self._channel.exchange, key)
-        await lane.basic_consume(self._queue, self._received, no_ack=True)
+        await lane.basic_consume(name, self._received, no_ack=True)
         lane.on_consumer_cancel_callbacks.add(self._cancelled_by_broker)
         self._lane = lane
         self._gap()

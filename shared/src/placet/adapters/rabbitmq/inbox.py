@@ -22,7 +22,7 @@ from placet.adapters.rabbitmq.waiting import Waiting
 from placet.adapters.rabbitmq.wire import Incoming, ReturnAddress, incoming, is_answerable
 from placet.errors import InvariantError, PlacetError, RetryableError
 from placet.machine import Receipt
-from placet.messages import Envelope
+from placet.messages import Envelope, row_id
 from placet.runtime.ports import Delivery, OutboxRow, Replies
 from placet.topology import PREFIX, Source
 
@@ -66,10 +66,11 @@ class RabbitInbox:
         *,
         openers: Mapping[str, Opener] | None = None,
         replies: Replies | None = None,
-        room: Callable[[], int] = lambda: UNLIMITED,
+        room: Callable[[str], int] = lambda queue: UNLIMITED,
     ) -> None:
         """`openers`: who reads each public queue, by its name. `replies`: tells an outsider that its message was
-        refused. `room`: how many calls to the world may be started now; asked before each batch.
+        refused. `room`: how many calls to the world what a throttled queue brings may start now; asked before
+        each batch, by the queue's name.
 
         Raises InvariantError for a public source that nobody opens.
         """
@@ -87,13 +88,15 @@ class RabbitInbox:
         self._lane: Lane | None = None
         self._consumers: dict[str, str] = {}
         """Consumer tags by queue."""
-        self._full_since_s: float | None = None
+        self._full_since_s: dict[str, float] = {}
+        """By throttled queue: since when there has been no room for what waits of it."""
         self._look_at_s = 0.0
         self._passing_on: asyncio.Task[None] | None = None
         self._some = asyncio.Event()
         self._asking = asyncio.Event()
         self._parkings: set[asyncio.Task[None]] = set()
-        self._paused = False
+        self._paused: set[str] = set()
+        """Throttled queues that are not consumed until there is room."""
         self._taking_in = True
         self._closed = False
         self._link = Link(url, f"{name} inbox", self._opened, self._lost)
@@ -114,15 +117,19 @@ class RabbitInbox:
         """AMQP messages that are not acknowledged."""
         return 0 if self._hold is None else len(self._hold)
 
+    def report(self) -> dict[str, Any]:
+        """For the probes: what is held here, and which queues rest until there is a place for their calls."""
+        return {"held": self.held, "resting": sorted(self._paused)}
+
     async def stop_intake(self) -> None:
         """Consume no more, and give back what no worker has: somebody else gets it at once.
 
         Results of this process are still handed out, and what a worker has can still be settled.
         """
         hold = self._hold
+        self._taking_in = False  # first: whatever comes while consumers end is given back
         for queue in list(self._consumers):
             await self._stop_consuming(queue)
-        self._taking_in = False
         waiting = [*self._unopened, *self._waiting.forget()]
         self._unopened.clear()
         if hold is not None and not hold.void:
@@ -162,10 +169,10 @@ class RabbitInbox:
         while True:
             self._some.clear()
             if self._taking_in:
-                room = self._room()
+                rooms = {source.queue: self._room(source.queue) for source in self._sources if source.throttled}
                 await self._open(batch_max)
-                await self._mind(room)
-                batch = self._waiting.batch(batch_max, room)
+                await self._mind(rooms)
+                batch = self._waiting.batch(batch_max, rooms)
             else:
                 batch = self._waiting.local_batch(batch_max)
             if batch:
@@ -194,7 +201,7 @@ class RabbitInbox:
 
     async def _wait(self) -> None:
         """Until something may have come; not long where a place for a call may become free."""
-        looks = self._taking_in and (self._paused or self._waiting.has_throttled)
+        looks = self._taking_in and (self._paused or self._waiting.throttled)
         patience_s = ROOM_CHECK_MS / 1_000 if looks else None
         try:
             async with asyncio.timeout(patience_s):
@@ -204,34 +211,37 @@ class RabbitInbox:
 
     # ── passing on ─────────────────────────────────────────────────────────────────────
 
-    async def _mind(self, room: int) -> None:
+    async def _mind(self, rooms: Mapping[str, int]) -> None:
         """Hold nothing for long: neither what waits for a place, nor what an outage of the store keeps here."""
         now_s = asyncio.get_running_loop().time()
-        if room > 0:
-            self._full_since_s = None
-            if self._paused:
-                await self._go_on()
-        elif self._full_since_s is None and self._waiting.has_throttled:
-            self._full_since_s = now_s
+        waiting = self._waiting.throttled
+        for queue, room in rooms.items():
+            if room > 0:
+                self._full_since_s.pop(queue, None)
+                await self._go_on(queue)
+            elif queue in waiting:
+                self._full_since_s.setdefault(queue, now_s)
         if now_s < self._look_at_s or (self._passing_on is not None and not self._passing_on.done()):
             return
         self._look_at_s = now_s + min(LOOK_S, PASS_ON_S)
         found = self._waiting.withdraw(lambda held: now_s - held.since_s > HOLD_S_MAX)
-        if self._full_since_s is not None and now_s - self._full_since_s > PASS_ON_S:
-            throttled = {source.queue for source in self._sources if source.throttled}
-            self._paused = True
-            for queue in throttled & set(self._consumers):
+        full = {queue for queue, since_s in self._full_since_s.items() if now_s - since_s > PASS_ON_S}
+        if full:
+            self._paused |= full
+            for queue in full:
                 await self._stop_consuming(queue)
-            found += self._waiting.withdraw(lambda held: held.message.queue in throttled)
+            found += self._waiting.withdraw(lambda held: held.message.queue in full)
         if found:
             self._passing_on = asyncio.get_running_loop().create_task(self._pass_on(found))
 
-    async def _go_on(self) -> None:
+    async def _go_on(self, queue: str) -> None:
         """There is room again: consume again. A channel that has ended does so anyway with its successor."""
-        self._paused = False
+        if queue not in self._paused:
+            return
+        self._paused.discard(queue)
         lane, hold = self._lane, self._hold
         for source in self._sources:
-            if lane is not None and hold is not None and source.throttled and source.queue not in self._consumers:
+            if lane is not None and hold is not None and source.queue == queue and queue not in self._consumers:
                 try:
                     await self._consume(lane, hold, source)
                 except Exception as error:  # noqa: BLE001  told, and made again with the link
@@ -239,29 +249,18 @@ class RabbitInbox:
 
     async def _pass_on(self, found: list[tuple[Delivery, Held]]) -> None:
         """Publish it anew, which is no delivery, and be done with it here; what is not confirmed stays here."""
-        rows = [
-            OutboxRow(
-                id=delivery.envelope.id,
-                destination=held.message.queue.removeprefix(PREFIX),
-                run_id=delivery.envelope.message.run_id,
-                type=delivery.envelope.message.type,
-                not_before_ms=0,
-                # Whoever asked has given up by now.
-                body=delivery.envelope.model_copy(update={"reply_to": None}).encode(),
-            )
-            for delivery, held in found
-        ]
+        rows = [_row_of(delivery, held) for delivery, held in found]
         confirmed: set[str] = set()
         try:
             confirmed = set(await self._outlet.publish(rows))
-        except RetryableError as error:
+        except PlacetError as error:
             log.warning("inbox.not_passed_on", extra={"messages": len(rows), "reason": error.message})
         else:
             log.info("inbox.passed_on", extra={"messages": len(confirmed), "queue": found[0][1].message.queue})
-        deliveries = [delivery for delivery, _ in found]
+        gone = [row.id in confirmed for row in rows]
         await self.settle(
-            [delivery for delivery in deliveries if delivery.envelope.id in confirmed],
-            [delivery for delivery in deliveries if delivery.envelope.id not in confirmed],
+            [delivery for (delivery, _), is_gone in zip(found, gone, strict=True) if is_gone],
+            [delivery for (delivery, _), is_gone in zip(found, gone, strict=True) if not is_gone],
         )
 
     # ── opening and parking ────────────────────────────────────────────────────────────
@@ -325,8 +324,8 @@ class RabbitInbox:
         self._channel, lane = await open_lane(connection, confirms=False)
         self._hold, self._lane, self._consumers = Hold(lane), lane, {}
         lane.on_consumer_cancel_callbacks.add(self._cancelled_by_broker)
-        for source in self._sources if self._taking_in else ():
-            if not (source.throttled and self._paused):
+        for source in self._sources:
+            if self._taking_in and source.queue not in self._paused:
                 await self._consume(lane, self._hold, source)
         return [lane]
 
@@ -334,9 +333,13 @@ class RabbitInbox:
         await lane.basic_qos(prefetch_count=source.prefetch)  # for the consumers made after it
         consumed = await lane.basic_consume(source.queue, self._receiver(source, hold))
         self._consumers[source.queue] = consumed.consumer_tag or ""
+        if not self._taking_in:
+            await self._stop_consuming(source.queue)
 
     async def _stop_consuming(self, queue: str) -> None:
-        tag = self._consumers.pop(queue)
+        tag = self._consumers.pop(queue, None)
+        if tag is None:
+            return  # with its channel, which ended meanwhile
         try:
             async with asyncio.timeout(CANCEL_TIMEOUT_S):
                 if self._lane is not None:
@@ -347,11 +350,14 @@ class RabbitInbox:
     def _receiver(self, source: Source, hold: Hold) -> Callable[[DeliveredMessage], Coroutine[Any, Any, None]]:
         async def receive(message: DeliveredMessage) -> None:
             tag = message.delivery_tag
-            if tag is None or hold.void or not self._taking_in:
+            if tag is None or hold.void:
                 return  # the broker has it back with the end of the channel
             hold.add(tag)
             now_s = asyncio.get_running_loop().time()
             held = Held(tag, hold, incoming(message, source.queue), now_s)
+            if not self._taking_in:
+                await hold.give_back([held])
+                return
             if source.public:
                 self._unopened.append(held)
             else:
@@ -370,3 +376,18 @@ class RabbitInbox:
         self._consumers = {}
         self._unopened.clear()
         self._waiting.forget_all()
+
+
+def _row_of(delivery: Delivery, held: Held) -> OutboxRow:
+    """What is published when a delivery is passed on: the bytes that came, which may be those of a row in the store."""
+    body = delivery.body
+    if body is None:  # whoever asked has given up by now
+        body = delivery.envelope.model_copy(update={"reply_to": None}).encode()
+    return OutboxRow(
+        id=delivery.outbox_id or row_id(delivery.envelope.id, body),
+        destination=held.message.queue.removeprefix(PREFIX),
+        run_id=delivery.envelope.message.run_id,
+        type=delivery.envelope.message.type,
+        not_before_ms=0,
+        body=body,
+    )

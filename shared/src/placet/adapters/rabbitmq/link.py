@@ -30,6 +30,8 @@ BACKOFF_S_MAX = 5.0
 STEADY_S = 10.0
 """A connection that lived this long was a good one: the next failure counts as the first."""
 
+BLOCKED = "the broker takes no messages in: memory or disk is short"
+
 Opened = Callable[[AbstractConnection], Awaitable[Sequence[Lane]]]
 
 
@@ -90,6 +92,19 @@ async def abandon(connection: AbstractConnection) -> None:
         log.debug("broker.close_failed", extra={"reason": reason_of(error)})
 
 
+def _is_waiting(connection: AbstractConnection) -> bool:
+    """Whether `ready` would wait: asked by taking its first step, since the library tells it in no other way."""
+    if connection.transport is None:
+        return False
+    ready = connection.transport.ready().__await__()
+    try:
+        next(ready)
+    except StopIteration:
+        return False
+    ready.close()
+    return True
+
+
 class Link:
     """One connection. `opened` sets up what lives on it and returns its channels; when one of them ends, all ends.
 
@@ -134,8 +149,12 @@ class Link:
             async with asyncio.timeout(max(0.0, timeout_ms / 1_000)):
                 await connection.transport.ready()
         except TimeoutError:
-            text = "the broker takes no messages in: memory or disk is short"
-            raise RetryableError(Code.BROKER_UNAVAILABLE, text) from None
+            raise RetryableError(Code.BROKER_UNAVAILABLE, BLOCKED) from None
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the broker takes nothing in now (memory, disk). Never without a connection."""
+        return self._connection is not None and _is_waiting(self._connection)
 
     def give_up(self, reason: str) -> None:
         """This connection is of no use any more: make another."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 
 from aio_pika.abc import AbstractConnection
 from aio_pika.exceptions import DeliveryError, PublishError
@@ -39,6 +40,8 @@ PATIENCE_MS = 10_000
 """How long a publication waits for the broker to be there, and to take messages in. With the confirm, less than a
 relay's claim lasts: what waited here goes out first when the broker is back."""
 REASON_CHARS_MAX = 500
+ALARM_S = 45.0
+"""An alarm that is not repeated for two claims of a relay is over."""
 
 
 class RabbitOutlet:
@@ -52,14 +55,18 @@ class RabbitOutlet:
         *,
         confirm_timeout_ms: int = CONFIRM_TIMEOUT_MS,
         patience_ms: int = PATIENCE_MS,
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._monotonic_s = monotonic_s
         self._topology = topology
         self._confirm_timeout_s = confirm_timeout_ms / 1_000
         self._patience_ms = patience_ms
         self._link = Link(url, f"{name} outlet", self._opened, self._lost)
         self._lane: Lane | None = None
-        self.alarms: dict[str, str] = {}
-        """Destinations that refuse messages, and why: no queue is bound, or it is full. Gone with the next success."""
+        self._alarms: dict[str, tuple[float, str]] = {}
+        """Destinations that refuse messages: when they did last, and why. Gone with the next success."""
+        self._unrouted: dict[str, tuple[float, str]] = {}
+        """Destinations that this process does not know: likewise."""
 
     def start(self) -> None:
         """Begin to connect. Publishing waits for it."""
@@ -80,6 +87,21 @@ class RabbitOutlet:
         if self._link.trouble is not None:
             return self._link.trouble
         return "; ".join(f"{destination}: {reason}" for destination, reason in self.alarms.items()) or None
+
+    @property
+    def alarms(self) -> dict[str, str]:
+        """Destinations that have lately refused messages, and why: no queue is bound, or it is full.
+
+        Another process may have published there since: one that says nothing more is over after two claims.
+        """
+        return _lately(self._alarms, self._monotonic_s())
+
+    @property
+    def unrouted(self) -> dict[str, str]:
+        """Destinations of rows that this process has lately found and knows no way to, and why. They are another
+        version's, or of a pool that is not set up here, and whoever knows the way publishes them: nobody is unready.
+        """
+        return _lately(self._unrouted, self._monotonic_s())
 
     async def publish(self, rows: Sequence[OutboxRow]) -> Sequence[str]:
         """The ids of the rows that the broker has confirmed; all others stay rows and are published again later.
@@ -106,7 +128,8 @@ class RabbitOutlet:
         unknown: BaseException | None = None
         for (destination, pack, _), result in zip(portions, results, strict=True):
             if result is None:
-                self.alarms.pop(destination, None)
+                self._alarms.pop(destination, None)
+                self._unrouted.pop(destination, None)
                 confirmed += [row.id for row in pack]
             elif isinstance(result, PublishError | DeliveryError):
                 self._refused(destination, pack, result)
@@ -179,7 +202,7 @@ class RabbitOutlet:
             try:
                 route = self._topology.route(row.destination, row.type)
             except InvariantError as error:  # a row of another version, or for a pool that is not set up here
-                self.alarms[row.destination] = error.message
+                self._unrouted[row.destination] = (self._monotonic_s(), error.message)
                 log.error("outlet.no_route", extra={"destination": row.destination, "row": row.id})
                 continue
             grouped.setdefault((row.destination, route), {})[row.id] = row
@@ -190,7 +213,8 @@ class RabbitOutlet:
             reason = "no queue is bound for it"
         else:
             reason = "its queue refuses it: full, or without a majority of its nodes"
-        self.alarms[destination] = reason
+        known = destination == EVENTS or destination in self._topology.routes
+        (self._alarms if known else self._unrouted)[destination] = (self._monotonic_s(), reason)
         log.error(
             "outlet.refused",
             extra={"destination": destination, "rows": len(pack), "first": pack[0].id, "reason": reason},
@@ -214,6 +238,14 @@ class RabbitOutlet:
 
     def _lost(self) -> None:
         self._lane = None
+
+
+def _lately(found: dict[str, tuple[float, str]], now_s: float) -> dict[str, str]:
+    """What is not over yet; the rest is dropped."""
+    long_ago_s = now_s - ALARM_S
+    for name in [name for name, (at_s, _) in found.items() if at_s <= long_ago_s]:
+        del found[name]
+    return {name: reason for name, (_, reason) in found.items()}
 
 
 def _silent(error: BaseException) -> RetryableError:

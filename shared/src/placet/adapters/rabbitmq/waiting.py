@@ -7,7 +7,7 @@ alone, and in another order each time it comes, so that whatever is innocent get
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 
 from placet.adapters.rabbitmq.holding import Held
@@ -74,20 +74,22 @@ class Waiting:
 
     # ── going out ──────────────────────────────────────────────────────────────────────
 
-    def batch(self, batch_max: int, room: int) -> list[Delivery]:
-        """Up to `batch_max` envelopes, of which up to `room` start calls to the world."""
-        batch = self.local_batch(batch_max)
-        if not batch and (suspect := self._next_suspect(room)) is not None:
+    def batch(self, batch_max: int, rooms: Mapping[str, int]) -> list[Delivery]:
+        """Up to `batch_max` envelopes; of each throttled queue, which starts calls to the world, up to its room."""
+        batch, left = self.local_batch(batch_max), dict(rooms)
+        if not batch and (suspect := self._next_suspect(rooms)) is not None:
             return [suspect]
         queues = [queue for queue in self._sources if self._ready[queue] or self._raw[queue]]
         while queues and len(batch) < batch_max:
             for queue in list(queues):
                 throttled = self._sources[queue].throttled
-                delivery = self._next(queue) if (room > 0 or not throttled) and len(batch) < batch_max else None
+                has_room = not throttled or left.get(queue, 0) > 0
+                delivery = self._next(queue) if has_room and len(batch) < batch_max else None
                 if delivery is None:
                     queues.remove(queue)
                     continue
-                room -= throttled
+                if throttled:
+                    left[queue] -= 1
                 batch.append(delivery)
         return batch
 
@@ -105,12 +107,11 @@ class Waiting:
         return bool(self._local)
 
     @property
-    def has_throttled(self) -> bool:
-        """Whether something waits for room."""
-        queues = [queue for queue, source in self._sources.items() if source.throttled]
-        return any(self._ready[queue] or self._raw[queue] for queue in queues) or any(
-            source.throttled for _, _, source in self._suspects
-        )
+    def throttled(self) -> frozenset[str]:
+        """Queues of which something waits for room."""
+        queues = {queue for queue, source in self._sources.items() if source.throttled}
+        suspects = {source.queue for _, _, source in self._suspects}
+        return frozenset(queue for queue in queues if self._ready[queue] or self._raw[queue] or queue in suspects)
 
     def withdraw(self, chosen: Callable[[Held], bool]) -> list[tuple[Delivery, Held]]:
         """Take out what waits, to be passed on. Neither what outsiders said nor what is under suspicion: both would
@@ -162,9 +163,9 @@ class Waiting:
             ready.extend(self._unpack(raw.popleft()))
         return ready.popleft()
 
-    def _next_suspect(self, room: int) -> Delivery | None:
+    def _next_suspect(self, rooms: Mapping[str, int]) -> Delivery | None:
         for at, (_, delivery, source) in enumerate(self._suspects):
-            if room > 0 or not source.throttled:
+            if not source.throttled or rooms.get(source.queue, 0) > 0:
                 del self._suspects[at]
                 return delivery
         return None

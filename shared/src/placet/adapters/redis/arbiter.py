@@ -160,9 +160,13 @@ class RedisArbiter:
         if found["role"] != "master":
             log.warning("referee.read_only", extra={"role": found["role"]})
 
+    def report(self) -> dict[str, Any]:
+        """For the probes: whether Redis is asked now, and what happened since the start."""
+        return {"breaker": "closed" if self._breaker.is_closed else "open", **asdict(self.counts)}
+
     async def describe(self) -> dict[str, Any]:
         """How Redis stands, as JSON-able names and values; `fault` says why when it does not answer."""
-        found: dict[str, Any] = {"breaker": "closed" if self._breaker.is_closed else "open", **asdict(self.counts)}
+        found = self.report()
         try:
             (text,) = await self._within(MARK_TIMEOUT_MS, self._questions.ask(("INFO",)))
             if isinstance(text, ResponseError):

@@ -52,6 +52,7 @@ class SqliteStore(SqlReader):
         self._clock = clock
         self._locking = locking
         self._sql = st.Statements(sqlite.dialect(paramstyle="qmark"))
+        self._fact_loads: dict[str, tuple[str, int]] = {}
         self._incarnation = self._become_owner()
         self._committer = Committer(connection, self._sql, clock, path, self._incarnation)
         self._closed: asyncio.Task[None] | None = None
@@ -148,11 +149,16 @@ class SqliteStore(SqlReader):
                 return None
             columns = ("tenant", "run_id", "machine", "key", "version", "status")
             return StateRow(**dict(zip(columns, found, strict=True)))
-        by_decision = key.table == "decision_attempt"
-        names = ("run_id", "request_id", "decision_id") if by_decision else KEYS[key.table]
-        sql = self._sql.text(st.fact_load, key.table, takes=tuple(f"is_{name}" for name in names))
-        found = self._connection.execute(sql, key[1 : 1 + len(names)]).fetchone()
+        sql, parts = self._fact_loads.get(key.table) or self._fact_load(key.table)
+        found = self._connection.execute(sql, key[1 : 1 + parts]).fetchone()
         return None if found is None else row_of(key.table, found)
+
+    def _fact_load(self, table: str) -> tuple[str, int]:
+        """The SQL that reads a row of a table, and how many parts of its key it takes; kept for the next one."""
+        names = ("run_id", "request_id", "decision_id") if table == "decision_attempt" else KEYS[table]
+        sql = self._sql.text(st.fact_load, table, takes=tuple(f"is_{name}" for name in names))
+        self._fact_loads[table] = sql, len(names)
+        return self._fact_loads[table]
 
     async def commit(self, units: Sequence[Unit]) -> Sequence[CommitResult]:
         """As ports.Store. Whoever calls at the same time shares a transaction."""

@@ -36,10 +36,12 @@ def holds(unit: Unit, stored: Callable[[Address], Stored], now_ms: Instant) -> b
     """Whether the unit's versions and its deadline hold. Raises `Refused` for what no version can mend."""
     if unit.before_ms is not None and now_ms >= unit.before_ms:
         return False
-    if any(stored(address)[0] != version for address, version in unit.guards.items()):
-        return False
-    if any(stored(write.address)[0] != write.expected for write in unit.states):
-        return False
+    for address, version in unit.guards.items():
+        if stored(address)[0] != version:
+            return False
+    for write in unit.states:
+        if stored(write.address)[0] != write.expected:
+            return False
     check_steps(unit)
     for write in unit.states:
         if stored(write.address)[1] not in (None, write.tenant):

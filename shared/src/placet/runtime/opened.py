@@ -1,0 +1,38 @@
+"""Decides which stored states are not parsed again: those whose bytes this process has parsed or written before.
+
+Nothing is believed by it. A load still brings the bytes and the version; only that equal bytes mean an equal state is
+relied on, so that what another process has written meanwhile is read like anything else.
+"""
+
+from __future__ import annotations
+
+from placet.ids import Address
+from placet.machine import State
+
+STATES_MAX = 1_024
+"""Some of 2 to 4 KB each, and a few times that as objects."""
+
+
+class OpenedStates:
+    """The last states that were parsed or written, with the bytes they are kept as."""
+
+    def __init__(self, states_max: int = STATES_MAX) -> None:
+        self._states_max = states_max
+        self._kept: dict[Address, tuple[bytes, State]] = {}
+        """The oldest first."""
+
+    def read(self, kind: type[State], address: Address, body: bytes) -> State:
+        """The state that `body` is. Raises pydantic's ValidationError for one that cannot be read."""
+        kept = self._kept.get(address)
+        if kept is not None and kept[0] == body and type(kept[1]) is kind:
+            return kept[1]
+        state = kind.model_validate_json(body)
+        self.keep(address, body, state)
+        return state
+
+    def keep(self, address: Address, body: bytes, state: State) -> None:
+        """`body` is what `state` was written as."""
+        self._kept.pop(address, None)
+        self._kept[address] = (body, state)
+        if len(self._kept) > self._states_max:
+            del self._kept[next(iter(self._kept))]
