@@ -9,8 +9,8 @@ from __future__ import annotations
 from placet.ids import Address
 from placet.machine import State
 
-STATES_MAX = 1_024
-"""Some of 2 to 4 KB each, and a few times that as objects."""
+STATES_MAX = 256
+"""Those of what is in flight. States that nobody asks for again only make the memory in use larger, and slower."""
 
 
 class OpenedStates:
