@@ -11,10 +11,10 @@ PROJECTS := pyproject.toml shared/pyproject.toml $(wildcard services/*/pyproject
 SOURCES := shared/src $(wildcard services/*/src) $(wildcard tests examples)
 EDITABLES := -e 'shared[cli,loop,models,postgres,rabbitmq,redis,sql]' $(addprefix -e ./,$(patsubst %/pyproject.toml,%,$(wildcard services/*/pyproject.toml)))
 PYTHONS := python3.13 python3.12 python3.11 python3
-WORKERS ?= 4
+WORKERS ?= 2
 SEEDS ?= 1000
 
-.PHONY: help setup demo run test quick live check format simulate bench conformance up down scale logs compose-test constraints clean
+.PHONY: help setup demo run test live check format simulate bench conformance up down scale logs compose-test constraints clean
 
 help:  ## list the verbs
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | while IFS='|' read -r verb what; do \
@@ -30,13 +30,10 @@ run: $(STAMP)  ## leave the example system up, on a scratch repository, for a pe
 	@$(BIN)/python -m examples.release.repository .placet/repository
 	@RELEASE_REPOSITORY="$${RELEASE_REPOSITORY:-$$PWD/.placet/repository}" $(BIN)/placet dev examples.release:app
 
-test: $(STAMP)  ## run the tests, also on real servers (WORKERS=4 processes; ARGS='-k name' to choose)
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --ignore tests/live/test_compose.py $(ARGS)
-
-quick: $(STAMP)  ## run the tests that need no server
+test: $(STAMP)  ## run the tests that need no server (WORKERS=2 processes; ARGS='-k name' to choose)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --ignore tests/live $(ARGS)
 
-live: $(STAMP)  ## run only the tests on real servers: given, in containers, installed, or installed now
+live: $(STAMP)  ## run the tests on real servers, a quarter of an hour: given, in containers, installed, or installed now
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/live --ignore tests/live/test_compose.py $(ARGS)
 
 check: $(STAMP)  ## format, lint and strict types, without changing anything
