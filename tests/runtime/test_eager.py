@@ -81,6 +81,21 @@ async def test_a_broker_that_is_away_is_no_error_of_whoever_committed() -> None:
     assert await store.next_due_ms() == (clock.at_ms, clock.at_ms + CLAIM_MS), "the relay has it then"
 
 
+async def test_a_defect_is_told_at_once_and_not_when_somebody_collects_the_garbage(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Defect(SlowBroker):
+        async def publish(self, rows: Sequence[OutboxRow]) -> Sequence[str]:
+            raise ValueError("a defect")
+
+    store, _ = await committed(row("a"))
+    eager = Eager(store, Defect())
+    await eager.publish([row("a")])
+    await eager.finished(1_000)
+    assert [record.message for record in caplog.records] == ["eager.failed"]
+    assert eager.waiting == 0
+
+
 async def test_what_a_slow_broker_lets_wait_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eager_module, "EAGER_ROWS_MAX", 2)
     store, _ = await committed(row("a"), row("b"), row("c"))
