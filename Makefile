@@ -13,6 +13,8 @@ EDITABLES := -e 'shared[cli,loop,models,postgres,rabbitmq,redis,sql]' $(addprefi
 PYTHONS := python3.13 python3.12 python3.11 python3
 WORKERS ?= 2
 SEEDS ?= 1000
+# Where Python is told to keep no bytecode, each of the many processes below would compile everything again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup demo run test live check format simulate bench conformance up down scale logs compose-test constraints clean
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from placet.canonical import digest_of_text
 from placet.keys import KeyRegistry, KnownKeys, RegisteredKey
 from placet.messages import DecideApproval
 from placet.signatures import DecisionStatement, Evidence, SigningKey, message_of
@@ -45,6 +46,7 @@ def a_statement(message: DecideApproval, now_ms: int, **changes: Any) -> Decisio
         "person": message.reviewer.id,
         "reason": message.reason,
         "shown_digest": message.shown_digest,
+        "value_digest": None if message.value_text is None else digest_of_text(message.value_text),
         "issued_at_ms": now_ms,
         "not_after_ms": now_ms + VALID_MS,
     }
@@ -56,4 +58,4 @@ def signed(message: DecideApproval, now_ms: int, key: SigningKey | None = None, 
     key = key or a_key(message.reviewer.id)
     changes = ({"evidence": EVIDENCE} if key.person is None else {}) | changes
     statement = a_statement(message, now_ms, **changes)
-    return message_of(statement, key.sign(statement))
+    return message_of(statement, key.sign(statement), message.value_text)

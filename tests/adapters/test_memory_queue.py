@@ -134,8 +134,8 @@ async def test_hints_reach_whoever_watches_that_run_or_all_and_are_coalesced() -
     one, every, other = door.changes("run-1"), door.changes(None), door.changes("run-2")
     waiting = [asyncio.ensure_future(anext(changes)) for changes in (one, every, other)]
     await asyncio.sleep(0)
-    door.hint({"run-1"})
-    door.hint({"run-1"})
+    door.hint({"run-1": {"run:running"}})
+    door.hint({"run-1": {"run:running"}})
     await waiting[0]
     await waiting[1]
     assert not waiting[2].done()

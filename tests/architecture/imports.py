@@ -9,9 +9,9 @@ from tests.architecture.sources import LIBRARY, Finding, Import, Source
 
 Rule = Callable[[Source], Iterator[Finding]]
 
-FOLDERS = {"runtime", "adapters", "client", "cli"}
+FOLDERS = {"runtime", "adapters", "client", "cli", "ledger", "programs"}
 """The folders of the library, which do I/O. A folder that is not here is taken for one as well: see `folder_of`."""
-ONLY_IN = {"rfc8785": "placet.canonical", "cryptography": "placet.signatures"}
+ONLY_IN = {"rfc8785": "placet.canonical", "cryptography": "placet.signatures", "jsonschema": "placet.forms"}
 """A library that one flat file may import beside pydantic."""
 CONCURRENCY = {"asyncio", "anyio", "trio", "threading", "concurrent", "multiprocessing"}
 _RUNTIME = ("process", "invoker", "stopping", "tools", "service", "probes", "eager")

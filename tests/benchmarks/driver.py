@@ -23,7 +23,7 @@ from placet.events import ApprovalRequested, RunEnded
 from placet.messages import Message, SubmitRun
 from placet.plans import PlannedTask
 from placet.signatures import DecisionStatement, SigningKey, message_of
-from placet.statuses import RUN_ACTIVE
+from placet.statuses import RUN_ACTIVE, RUN_TERMINAL
 from placet.topology import DECIDE_KEY, DECISIONS_EXCHANGE, EVENTS_EXCHANGE, HINTS_KEY, make_topology
 from placet.values import Principal, PrincipalKind
 
@@ -33,6 +33,8 @@ REVIEWER = "reviewer"
 ENVIRONMENT = "bench"
 PATIENCE_MS = 60_000
 VALID_MS = 5 * 60_000
+_OPEN = "approval:open"
+_ENDS = {f"run:{status}" for status in RUN_TERMINAL}
 _ASKED = "SELECT run_id, request_id, request_hash FROM approval_request WHERE run_id = ANY($1)"
 _ENDED = (
     "SELECT run_id, status FROM state WHERE run_id = ANY($1) AND machine = 'run' AND key = '' AND status <> ALL($2)"
@@ -164,9 +166,12 @@ class Driver:
         if message.routing_key != HINTS_KEY:
             self._told(json.loads(message.body)["data"])
             return
-        runs = message.body.decode().split("\n")
-        waiting = self._suspended.keys() | self._ended.keys()
-        self._hinted |= waiting if runs == [""] else waiting & set(runs)
+        for line in message.body.decode().split("\n"):
+            words, _, run_id = line.rpartition("\t")
+            if not run_id:
+                self._hinted |= self._suspended.keys() | self._ended.keys()
+            elif (run_id in self._suspended and _OPEN in words) or not _ENDS.isdisjoint(words.split(",")):
+                self._hinted.add(run_id)
         if self._hinted and (self._looking is None or self._looking.done()):
             self._looking = asyncio.get_running_loop().create_task(self._look())
 

@@ -22,8 +22,7 @@ from tests.live.postgres_server import PrivatePostgres
 from tests.live.rabbitmq_server import PrivateRabbitMQ
 from tests.live.redis_server import PrivateRedis
 from tests.live.servers import Home
-from tests.live.system import SERVICES, System, wait_until
-from tests.live.test_services import PASSWORD, prepare
+from tests.live.system import System, deploy, wait_until
 
 PLACES = (1, 4)
 """Tools at a time in one process."""
@@ -56,7 +55,7 @@ def measure(rounds_of_calls: int = ROUNDS_OF_CALLS) -> dict[str, Any]:
                 "ENVIRONMENT": "bench",
                 "LOG_LEVEL": "warning",
             }
-            prepare(settings | {"ROLE_PASSWORDS": " ".join(f"{each}={PASSWORD}" for each in SERVICES)})
+            deploy(settings, Path(name), forked=False)
             return _measured(Path(name), settings, rounds_of_calls)
         finally:
             for server in servers:

@@ -196,6 +196,14 @@ class ReaderContract(OnStore):
 
     # ── what happened, and what is to come ─────────────────────────────────────────────
 
+    async def test_an_operation_is_found_by_its_id_alone_and_by_its_tenant_only(self, store):
+        await store.commit([step(run_at(), 0, operation(), operation("op_9"))])
+        await store.commit([step(run_at("run-2"), 0, operation("op_2", run_id="run-2"))])
+        assert await store.run_of_operation(TENANT, "op_2") == "run-2"
+        assert await store.run_of_operation(TENANT, "op_9") == RUN_ID
+        assert await store.run_of_operation(OTHER, "op_2") is None
+        assert await store.run_of_operation(TENANT, "op_3") is None
+
     async def test_the_journal_of_a_run_is_told_by_time_then_arrival_over_all_machines(self, store):
         entries = [entry(THREAD_AT, 1, at_ms=T0 + 1), entry(version=2, at_ms=T0 + 1), entry(version=1, at_ms=T0)]
         units = [Unit(states=[write(version=2), write(THREAD_AT)], journal=entries)]

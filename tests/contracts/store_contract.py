@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from tests.contracts.checkpoint_contract import CheckpointContract
 from tests.contracts.fact_contract import FactContract
 from tests.contracts.outbox_contract import OutboxContract
 from tests.contracts.reader_contract import ReaderContract
+from tests.contracts.restoring_contract import RestoringContract
 from tests.contracts.unit_contract import UnitContract
 
 
-class StoreContract(UnitContract, FactContract, OutboxContract, ReaderContract):
-    """Every promise of runtime.ports.Store and runtime.ports.Reader."""
+class StoreContract(UnitContract, FactContract, OutboxContract, ReaderContract, CheckpointContract, RestoringContract):
+    """Every promise of runtime.ports.Store, Reader and Archive, and of the checkpoints on them."""

@@ -266,7 +266,7 @@ async def test_replacing_a_fact_meets_the_same_refusal_on_the_store_s_own_connec
         with pytest.raises(sqlite3.IntegrityError, match="approval_outcome is insert-only"):
             store._connection.execute(
                 "INSERT OR REPLACE INTO approval_outcome SELECT tenant, run_id, request_id, 'rejected', request_hash, "
-                "decided_by, decision_id, reason, decided_at_ms, use_by_ms FROM approval_outcome"
+                "decided_by, decision_id, reason, decided_at_ms, use_by_ms, value_text, successor FROM approval_outcome"
             )
     finally:
         await store.close()

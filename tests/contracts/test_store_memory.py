@@ -15,3 +15,6 @@ class TestMemoryStore(StoreContract):
     async def reopen(self, store):
         store.restart()
         return store
+
+    def archive(self, store):
+        return store

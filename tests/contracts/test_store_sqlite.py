@@ -8,8 +8,10 @@ import shutil
 import pytest
 
 from placet.adapters.sql.sqlite import SqliteStore
+from placet.adapters.sql.sqlite_archive import SqliteArchive
+from placet.errors import PlacetError
 from tests.contracts.store_contract import StoreContract
-from tests.contracts.units import ManualClock
+from tests.contracts.units import ManualClock, said, step
 
 
 @pytest.fixture(scope="module")
@@ -39,3 +41,12 @@ class TestSqliteStore(StoreContract):
     async def reopen(self, store):
         await store.close()
         return await SqliteStore.open(self.path, clock=self.time)
+
+    def archive(self, store):
+        return SqliteArchive(store)
+
+    async def refuses_to_delete(self, store):
+        for table in ("journal", "thread_message"):
+            await store.commit([step(said(1).owner(), 0, said(1))])
+            with pytest.raises(PlacetError, match="insert-only"):
+                await store.change(lambda connection, table=table: connection.execute(f"DELETE FROM {table}"))

@@ -232,6 +232,10 @@ class World:
         decided = {name: outcome.get(name) for name in ("outcome", "decided_by", "decided_at_ms")}
         return {**row, **decided, "status": outcome.get("outcome", "open")}
 
+    async def run_of_operation(self, tenant: str, operation_id: str) -> str | None:
+        rows = (r for r in self.tables.get("operation", []) if r["tenant"] == tenant)
+        return next((r["run_id"] for r in rows if r["operation_id"] == operation_id), None)
+
     async def journal(self, tenant: str, run_id: str) -> list[dict[str, Any]]:
         return [entry for entry in self.journalled if (entry["tenant"], entry["run_id"]) == (tenant, run_id)]
 

@@ -18,12 +18,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
+from urllib.parse import urlsplit, urlunsplit
 from urllib.request import urlopen
 
+from placet.adapters.sql.postgres_migrating import role_of
 from placet.client import Connection, PlacetClient
 from placet.errors import RetryableError
 from placet.views import RequestSummary, RunView
 from tests.live.keyring import Keyring
+from tests.live.nursery import PLACET, Born, nursery
 from tests.live.processes import free_port
 
 SERVICES: dict[str, tuple[str, ...]] = {
@@ -34,6 +37,9 @@ SERVICES: dict[str, tuple[str, ...]] = {
     "approval": ("placet_approval",),
     "gateway": ("placet_gateway",),
 }
+PASSWORD = "only-of-the-tests-1f9c2"
+"""Of the services' roles in the database."""
+Process = subprocess.Popen[bytes] | Born
 READY_S = 60
 PATIENCE_S = 180
 """A model call whose planner was killed comes back after the two minutes that a model may take."""
@@ -44,7 +50,7 @@ class Running:
     """One service process."""
 
     name: str
-    process: subprocess.Popen[bytes]
+    process: Process
     log: Path
     port: int
     """Of its probes."""
@@ -179,6 +185,8 @@ class System(Person):
     environment: dict[str, str] = field(default_factory=dict)
     """What else the processes are told, such as where the tools' repository is."""
     app: str = "examples.release:app"
+    forked: bool = False
+    """Whether the processes come from the nursery; otherwise each is started as an operator does it."""
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32))
     http_port: int = field(default_factory=free_port)
     running: list[Running] = field(default_factory=list)
@@ -200,17 +208,16 @@ class System(Person):
             own["DECISION_KEYS_FILE"] = str(self.keys.registry)
         else:
             own["APP"] = self.app
-        plain = {key: value for key, value in os.environ.items() if not key.startswith("PLACET_")}
-        given = {
-            f"PLACET_{key}": value for key, value in (self.settings | self.own.get(name, {}) | own | variables).items()
-        }
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", *self.command(name), *arguments],
-                env=plain | self.environment | given,
-                stdout=output,
-                stderr=output,
-            )
+        command = (*self.command(name), *arguments)
+        environment = environment_of(self.settings | self.own.get(name, {}) | own | variables) | self.environment
+        process: Process
+        if self.forked:
+            process = nursery().bear(command, environment, log)
+        else:
+            with log.open("wb") as output:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", *command], env=environment, stdout=output, stderr=output
+                )
         self.running.append(Running(name, process, log, port))
         return self.running[-1]
 
@@ -242,6 +249,44 @@ class System(Person):
         with self.client() as client:
             facts = [entry.model_dump_json() for entry in client.trace(run_id).entries]
         return "\n".join([*facts, *(each.describe() for each in self.running)])
+
+
+def deploy(settings: dict[str, str], folder: Path, *, forked: bool = True) -> None:
+    """The steps of a deployment, as an operator types them."""
+    with_passwords = settings | {"ROLE_PASSWORDS": " ".join(f"{name}={PASSWORD}" for name in SERVICES)}
+    placet(with_passwords, folder, "migrate", forked=forked)
+    placet(settings, folder, "topology", "declare", forked=forked)
+    placet(settings, folder, "topology", "verify", forked=forked)
+
+
+def placet(settings: dict[str, str], folder: Path, *command: str, forked: bool = True) -> None:
+    """One command, which has to succeed; out of the nursery, or as the console script."""
+    log = folder / f"{'-'.join(command)}.log"
+    if forked:
+        code = nursery().bear((PLACET, *command), environment_of(settings), log).wait(READY_S)
+    else:
+        program = Path(sys.executable).parent / "placet"
+        with log.open("wb") as output:
+            code = subprocess.run(
+                [program, *command], env=environment_of(settings), stdout=output, stderr=output, check=False
+            ).returncode
+    assert code == 0, log.read_text()
+
+
+def own_roles(postgres_url: str) -> dict[str, dict[str, str]]:
+    """Each service's own setting: the database, as its own role there."""
+    parts = urlsplit(postgres_url)
+    host = parts.netloc.rpartition("@")[2]
+    return {
+        name: {"DATABASE_URL": urlunsplit(parts._replace(netloc=f"{role_of(name)}:{PASSWORD}@{host}"))}
+        for name in SERVICES
+    }
+
+
+def environment_of(settings: dict[str, str]) -> dict[str, str]:
+    """Nothing of ours but these settings, which have no prefix here."""
+    plain = {key: value for key, value in os.environ.items() if not key.startswith("PLACET_")}
+    return plain | {f"PLACET_{key}": value for key, value in settings.items()}
 
 
 def persist(ask: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:

@@ -12,15 +12,13 @@ from typing import Any
 
 import pytest
 
-from placet.adapters.sql.postgres_migrating import role_of
 from placet.messages import Envelope, ExecuteOperation
 from placet.runtime.parcels import outbox_row
 from placet.topology import make_topology
 from tests.adapters.chat_server import Answer, chat_server
 from tests.live.broker_ends import BrokerEnds, eventually
 from tests.live.studio import STUDIO
-from tests.live.system import SERVICES, System, wait_until
-from tests.live.test_services import PASSWORD, as_role, prepare
+from tests.live.system import System, deploy, own_roles, wait_until
 
 TOLD_S = 1.0
 """How soon whoever makes a call is told that its run was cancelled."""
@@ -31,6 +29,7 @@ class Studio(System):
     """The distributed system with the application that leaves traces."""
 
     app: str = "tests.live.studio:app"
+    forked: bool = True
 
     @property
     def traces(self) -> Path:
@@ -69,10 +68,9 @@ class Studio(System):
 @pytest.fixture
 async def studio(tmp_path: Path, amqp_url: str, postgres_url: str) -> AsyncIterator[Studio]:
     settings = {"DATABASE_URL": postgres_url, "AMQP_URL": amqp_url, "TOOL_POOLS": "gpu", "GRACE_MS": "2000"}
-    await asyncio.to_thread(prepare, settings | {"ROLE_PASSWORDS": " ".join(f"{name}={PASSWORD}" for name in SERVICES)})
-    own = {name: {"DATABASE_URL": as_role(postgres_url, role_of(name))} for name in SERVICES}
+    await asyncio.to_thread(deploy, settings, tmp_path)
     (tmp_path / "traces").mkdir()
-    studio = Studio(tmp_path, settings, own, {STUDIO: str(tmp_path / "traces")})
+    studio = Studio(tmp_path, settings, own_roles(postgres_url), {STUDIO: str(tmp_path / "traces")})
     yield studio
     await asyncio.to_thread(studio.close)
 

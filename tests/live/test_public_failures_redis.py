@@ -97,6 +97,6 @@ async def test_windows_that_open_and_close_leave_no_connection_and_no_listener_b
 async def _until(window: asyncio.Future[None], replies: RabbitReplies, run_id: str = "run-0") -> None:
     """Tell it of its run until it has heard: hints may get lost."""
     while not window.done():
-        replies.hint([run_id])
+        replies.hint({run_id: {"run:running"}})
         await asyncio.wait([window], timeout=0.05)
     await window

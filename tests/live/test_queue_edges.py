@@ -158,7 +158,7 @@ async def test_after_a_crash_of_its_consumer_a_message_comes_again_elsewhere(end
     assert ids(await collect(ends.inbox(), 3)) == ["msg_1", "msg_2", "msg_3"]
 
 
-@case("P138")
+@case("P138", "F18")
 async def test_a_message_that_ends_its_consumers_is_parked_and_all_the_others_are_done(ends):
     await ends.outlet().publish(rows(*range(12)))
     await ends.put_raw(DISPATCHER, an_envelope(666).encode())

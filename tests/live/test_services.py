@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
 from examples.release.repository import git, scratch_repository
-from placet.adapters.sql.postgres_migrating import role_of
 from tests.cases import case
 from tests.live.broker_ends import BrokerEnds
-from tests.live.system import SERVICES, System
+from tests.live.system import SERVICES, System, deploy, own_roles
+from tests.live.whole import Servers
 
 GOAL = "Cut the release v1.2.0"
 TAG = "v1.2.0"
-PASSWORD = "only-of-the-tests-1f9c2"
-
-
-def prepare(settings: dict[str, str]) -> None:
-    """The deploy step, as an operator types it."""
-    plain = {key: value for key, value in os.environ.items() if not key.startswith("PLACET_")}
-    given = plain | {f"PLACET_{key}": value for key, value in settings.items()}
-    for command in (["migrate"], ["topology", "declare"], ["topology", "verify"]):
-        done = subprocess.run(
-            [Path(sys.executable).parent / "placet", *command], env=given, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.fixture
@@ -40,31 +25,46 @@ def repository(tmp_path: Path) -> Path:
     return scratch_repository(tmp_path)
 
 
-@pytest.fixture
-async def system(
-    tmp_path: Path, repository: Path, amqp_url: str, postgres_url: str, redis_url: str, redis_prefix: str
-) -> Any:
-    """The system, prepared; nothing runs yet."""
+@asynccontextmanager
+async def prepared(
+    folder: Path, repository: Path, servers: Servers, environment: str, *, forked: bool
+) -> AsyncIterator[System]:
+    """The system, deployed; nothing runs yet."""
     settings = {
-        "DATABASE_URL": postgres_url,
-        "AMQP_URL": amqp_url,
-        "REDIS_URL": redis_url,
-        "ENVIRONMENT": redis_prefix,
+        "DATABASE_URL": servers.postgres_url,
+        "AMQP_URL": servers.amqp_url,
+        "REDIS_URL": servers.redis_url,
+        "ENVIRONMENT": environment,
         "GRACE_MS": "10000",
         "LOG_LEVEL": "debug",
     }
-    await asyncio.to_thread(prepare, settings | {"ROLE_PASSWORDS": " ".join(f"{name}={PASSWORD}" for name in SERVICES)})
-    own = {name: {"DATABASE_URL": as_role(postgres_url, role_of(name))} for name in SERVICES}
-    system = System(tmp_path, settings, own, {"RELEASE_REPOSITORY": str(repository)})
-    yield system
-    await asyncio.to_thread(system.close)
+    await asyncio.to_thread(deploy, settings, folder, forked=forked)
+    tools = {"RELEASE_REPOSITORY": str(repository)}
+    system = System(folder, settings, own_roles(servers.postgres_url), tools, forked=forked)
+    try:
+        yield system
+    finally:
+        await asyncio.to_thread(system.close)
 
 
-def as_role(url: str, role: str) -> str:
-    """The same database, as one of the services' roles."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{role}:{PASSWORD}@{host}"))
+@pytest.fixture
+async def system(
+    tmp_path: Path, repository: Path, amqp_url: str, postgres_url: str, redis_url: str, redis_prefix: str
+) -> AsyncIterator[System]:
+    """Its processes come from the nursery."""
+    servers = Servers(amqp_url, postgres_url, redis_url)
+    async with prepared(tmp_path, repository, servers, redis_prefix, forked=True) as system:
+        yield system
+
+
+@pytest.fixture
+async def typed_system(
+    tmp_path: Path, repository: Path, amqp_url: str, postgres_url: str, redis_url: str, redis_prefix: str
+) -> AsyncIterator[System]:
+    """Each of its commands is typed as an operator does it."""
+    servers = Servers(amqp_url, postgres_url, redis_url)
+    async with prepared(tmp_path, repository, servers, redis_prefix, forked=False) as system:
+        yield system
 
 
 def tags(repository: Path) -> list[str]:
@@ -85,7 +85,11 @@ def assert_happened_once(system: System, repository: Path, run_id: str = "r1", t
         assert client.dead_letters().items == []
 
 
-async def test_a_release_suspends_is_approved_over_http_and_happens_once(system: System, repository: Path) -> None:
+async def test_a_release_suspends_is_approved_over_http_and_happens_once(
+    typed_system: System, repository: Path
+) -> None:
+    system = typed_system
+
     def job() -> None:
         system.start()
         system.submit("r1", GOAL)

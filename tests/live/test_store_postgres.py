@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncpg
 import pytest
 
+from placet.adapters.sql.postgres_archive import PostgresArchive
 from tests.builders import T0
 from tests.contracts.store_contract import StoreContract
-from tests.contracts.units import run_at, sent, step
+from tests.contracts.units import run_at, said, sent, step
 from tests.live.postgres_stores import EMPTY, MOVABLE_CLOCK, ClockedStore, execute, held
 
 
@@ -33,6 +35,15 @@ class TestPostgresStore(StoreContract):
     async def reopen(self, store):
         await store.close()
         return await ClockedStore.open(self.url, self.time)
+
+    def archive(self, store):
+        return PostgresArchive(self.url)
+
+    async def refuses_to_delete(self, store):
+        await store.commit([step(said(1).owner(), 0, said(1))])
+        for table in ("journal", "thread_message"):
+            with pytest.raises(asyncpg.RestrictViolationError):
+                await execute(self.url, f"DELETE FROM {table}")
 
     test_a_new_owner_finds_leases_due_and_nobody_s_claims: None = None  # type: ignore[assignment]
     """A store that many share has no new owner: see below."""

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from placet.adapters.sql.postgres_migrating import role_of
 from tests.live.killable import FOLDER as KILLS
 from tests.live.killable import Kills
 from tests.live.recorded import FOLDER, Ledger
-from tests.live.system import SERVICES, System
-from tests.live.test_services import PASSWORD, as_role, prepare
+from tests.live.system import System, deploy, own_roles, placet
 
 
 class Servers(NamedTuple):
@@ -33,6 +28,7 @@ class WholeSystem(System):
     """All services, and the world that their tools act on."""
 
     app: str = "tests.live.recorded:app"
+    forked: bool = True
     watched: bool = False
     """Whether they run under `killable`, which also shortens their leases."""
 
@@ -52,11 +48,7 @@ class WholeSystem(System):
 
     def deploy(self, *command: str) -> None:
         """A step of the deployment, as an operator types it, such as `topology declare`."""
-        plain = {key: value for key, value in os.environ.items() if not key.startswith("PLACET_")}
-        given = plain | {f"PLACET_{key}": value for key, value in self.settings.items()}
-        program = Path(sys.executable).parent / "placet"
-        done = subprocess.run([program, *command], env=given, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+        placet(self.settings, self.folder, *command)
 
 
 @asynccontextmanager
@@ -71,10 +63,9 @@ async def whole_system(
         "LOG_LEVEL": "info",
         "REDIS_URL": servers.redis_url,
     }
-    await asyncio.to_thread(prepare, settings | {"ROLE_PASSWORDS": " ".join(f"{name}={PASSWORD}" for name in SERVICES)})
-    own = {name: {"DATABASE_URL": as_role(servers.postgres_url, role_of(name))} for name in SERVICES}
+    await asyncio.to_thread(deploy, settings, folder)
     places = {FOLDER: str(folder / "ledger"), KILLS: str(folder / "kills")}
-    system = WholeSystem(folder, settings, own, places, watched=watched)
+    system = WholeSystem(folder, settings, own_roles(servers.postgres_url), places, watched=watched)
     (folder / "ledger").mkdir()
     system.kills.prepare()
     try:

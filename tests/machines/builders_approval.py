@@ -12,6 +12,7 @@ from placet.messages import (
     DecideApproval,
     ExpireApproval,
     Message,
+    RemindApproval,
     RequestApproval,
     RevokeApproval,
 )
@@ -23,6 +24,7 @@ from tests.machines.bench import RUN_ID, T0, TENANT, Bench
 
 OPERATION_ID = "op_1"
 WRONG_HASH = "0" * 64
+REMIND_AT_MS = T0 + 45_000
 EXPIRES_AT_MS = T0 + 60_000
 USE_BY_MS = T0 + 600_000
 CALL = ToolCallContent(
@@ -60,6 +62,7 @@ def a_request(content: Content = CALL, **changes: Any) -> ApprovalRequest:
         "operation_id": OPERATION_ID,
         "expires_at_ms": EXPIRES_AT_MS,
         "use_by_ms": USE_BY_MS,
+        "remind_at_ms": REMIND_AT_MS,
         "asker_machine": OPERATION if asks_operation else RUN,
         "asker_key": OPERATION_ID if asks_operation else "",
     }
@@ -118,6 +121,10 @@ class ApprovalBench(Bench):
         """The deadline's timer."""
         return ExpireApproval(tenant=TENANT, run_id=RUN_ID, request_id=self.request.request_id)
 
+    def reminder(self) -> RemindApproval:
+        """The timer of the reminder."""
+        return RemindApproval(tenant=TENANT, run_id=RUN_ID, request_id=self.request.request_id)
+
     def closing(self, outcome: str = "cancelled") -> CloseApproval:
         """The asker wants no answer any more."""
         return CloseApproval.model_validate(
@@ -138,6 +145,7 @@ class ApprovalBench(Bench):
             "decide": self.decision("executed" if outcome else "approve"),
             "revoke": self.revocation(),
             "expire": self.expiry(),
+            "remind": self.reminder(),
             "close": self.closing(),
         }
 

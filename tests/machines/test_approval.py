@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from placet.errors import Code
-from placet.messages import ApprovalDecided, DecideApproval, ExpireApproval, RequestApproval
+from placet.messages import ApprovalDecided, DecideApproval, ExpireApproval, RemindApproval, RequestApproval
 from placet.rows import DecisionAttemptRow, OutcomeRow, RequestRow, VoteRow
 from tests.cases import case
 from tests.machines.bench import (
@@ -28,6 +28,7 @@ from tests.machines.builders_approval import (
     DOUBT,
     EXPIRES_AT_MS,
     OPERATION_ID,
+    REMIND_AT_MS,
     USE_BY_MS,
     WRONG_HASH,
     ApprovalBench,
@@ -44,7 +45,8 @@ def test_a_question_is_written_down_and_its_deadline_set() -> None:
     bench = ApprovalBench(opened=False)
     opened = bench.give(bench.ask())
     assert recorded(opened) == [RequestRow(tenant=TENANT, run_id=RUN_ID, request=bench.request)]
-    assert [(type(message), at) for message, at in timers(opened)] == [(ExpireApproval, EXPIRES_AT_MS)]
+    expected = [(ExpireApproval, EXPIRES_AT_MS), (RemindApproval, REMIND_AT_MS)]
+    assert [(type(message), at) for message, at in timers(opened)] == expected
     assert bench.state.status == "open"
 
 

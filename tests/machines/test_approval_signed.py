@@ -112,6 +112,7 @@ _OTHER: dict[str, Any] = {
     "reviewer": Principal(kind=PrincipalKind.HUMAN, id="bob"),
     "reason": "another",
     "shown_digest": "another",
+    "value_text": '"another"',
 }
 
 

@@ -41,6 +41,8 @@ def in_status(status: str) -> ApprovalBench:
                 bench.give(bench.revocation())
         case "rejected":
             decided(bench, "reject")
+        case "answered":
+            decided(bench, "respond", value_text='"use the other one"')
         case "settled":
             decided(bench, "executed")
         case "expired":
@@ -53,11 +55,11 @@ def in_status(status: str) -> ApprovalBench:
     return bench
 
 
-_ENDED = {"request": "moved", "decide": "moved", "revoke": "moved", "expire": "absorbed", "close": "absorbed"}
+_ENDED = every(["request", "decide", "revoke"], "moved") | every(["expire", "remind", "close"], "absorbed")
 TABLE: dict[str, dict[str, str]] = {
-    "absent": every(["request", "close"], "moved") | every(["decide", "revoke", "expire"], "absorbed"),
-    "withdrawn": {"request": "moved"} | every(["decide", "revoke", "expire", "close"], "absorbed"),
-    "open": every(["decide", "revoke", "expire", "close"], "moved") | {"request": "absorbed"},
+    "absent": every(["request", "close"], "moved") | every(["decide", "revoke", "expire", "remind"], "absorbed"),
+    "withdrawn": {"request": "moved"} | every(["decide", "revoke", "expire", "remind", "close"], "absorbed"),
+    "open": every(["decide", "revoke", "expire", "remind", "close"], "moved") | {"request": "absorbed"},
     **dict.fromkeys(sorted(APPROVAL_TERMINAL), _ENDED),
 }
 

@@ -88,7 +88,6 @@ REFUSALS: list[tuple[str, Code, Callable[[OperationBench], Any]]] = [
     ("executed", Code.OPERATION_NOT_APPROVED, lambda bench: bench.decide("executed")),
     ("expired", Code.APPROVAL_EXPIRED, lambda bench: bench.decide("expired")),
     ("revoked", Code.APPROVAL_REVOKED, OperationBench.revoke),
-    ("past use-by", Code.APPROVAL_EXPIRED, lambda bench: bench.later(600_000)),
     ("outcome's hash", Code.APPROVAL_STALE_DECISION, _other_outcome(request_hash="0" * 64)),
     ("another tenant's outcome", Code.APPROVAL_INTEGRITY_ERROR, _other_outcome(tenant=ELSEWHERE)),
     ("no request row", Code.APPROVAL_INTEGRITY_ERROR, _without_request),

@@ -69,6 +69,11 @@ def in_status(status: str) -> OperationBench:
             bench = OperationBench().started()
             bench.give(bench.returned())
             return bench
+        case "lapsed":
+            bench = OperationBench()
+            bench.later(600_000)
+            bench.give(bench.execute())
+            return bench
         case "refused":
             bench = OperationBench(outcome="rejected")
             bench.give(bench.execute())
@@ -86,6 +91,7 @@ KINDS = ["execute", "retry", "returned", "probed", "lease", "probe", "cancel", "
 STAYS = every(KINDS, "absorbed")
 TABLE: dict[str, dict[str, str]] = {
     "absent": every(KINDS, "refused") | {"execute": "moved", "cancel": "absorbed"},
+    "lapsed": STAYS,
     "started": STAYS | {"returned": "moved", "lease": "moved"},
     "cancelling": STAYS | {"returned": "moved", "lease": "moved"},
     "waiting": STAYS | {"retry": "moved"},
@@ -97,7 +103,16 @@ TABLE: dict[str, dict[str, str]] = {
 }
 """The lease is not over, so that its timer comes again, and the run goes on, except where they are; in
 `needs_operator` the person has answered."""
-OF_RUN_ENDED = {"started", "waiting", "waiting in doubt", "reconciling", "probing", "needs_operator", "absent"}
+OF_RUN_ENDED = {
+    "lapsed",
+    "started",
+    "waiting",
+    "waiting in doubt",
+    "reconciling",
+    "probing",
+    "needs_operator",
+    "absent",
+}
 """What a cancel moves once the run has ended."""
 
 

@@ -14,6 +14,7 @@ from placet.messages import (
     OPERATION,
     RUN,
     ApprovalDecided,
+    ApprovalExpiring,
     CancelRun,
     Message,
     OperationDone,
@@ -143,10 +144,10 @@ ENDS: dict[str, Callable[[], Play]] = {
 
 MOVES: dict[str, set[str]] = {
     "planning": {"PlanProposed", "TurnFailed plan", "CancelRun", "RunTimedOut"},
-    "deciding": {"ApprovalDecided", "CancelRun", "RunTimedOut"},
+    "deciding": {"ApprovalDecided", "ApprovalExpiring", "CancelRun", "RunTimedOut"},
     "working": {"TurnTaken", "TurnTaken with calls", "TurnFailed", "CancelRun", "RunTimedOut"},
     "in a tool": {"OperationDone", "OperationDoubtful", "CancelRun", "RunTimedOut"},
-    "before a person": {"ApprovalDecided", "OperationDone", "CancelRun", "RunTimedOut"},
+    "before a person": {"ApprovalDecided", "ApprovalExpiring", "OperationDone", "CancelRun", "RunTimedOut"},
     "in doubt": {"OperationDone", "CancelRun", "RunTimedOut"},
     "draining": {"TurnTaken", "TurnTaken with calls", "TurnFailed", "CancelRun", "RunTimedOut"},
     "answering": {"TurnTaken answer", "CancelRun", "RunTimedOut"},
@@ -173,6 +174,7 @@ def messages_for(play: Play) -> dict[str, Message]:
         "OperationDone": OperationDone(**HERE, operation_id=operation_id, status="succeeded"),
         "OperationDoubtful": OperationDoubtful(**HERE, operation_id=operation_id, request_id="apr_doubt"),
         "ApprovalDecided": ApprovalDecided(**HERE, request_id=request_id, **told),
+        "ApprovalExpiring": ApprovalExpiring(**HERE, request_id=request_id, expires_at_ms=T0 + 9_000),
         "CancelRun": CancelRun(**HERE, by=ALICE),
         "RunTimedOut": RunTimedOut(**HERE),
     }

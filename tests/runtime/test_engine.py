@@ -88,7 +88,7 @@ async def test_a_hand_over_commits_with_what_caused_it(store: InterferingStore) 
     (units,) = store.commits
     assert len(units) == 1
     assert not units[0].outbox
-    assert [len(settlement.done), len(settlement.activities), settlement.runs] == [1, 1, {"run-1"}]
+    assert [len(settlement.done), len(settlement.activities), list(settlement.changed)] == [1, 1, ["run-1"]]
 
 
 async def test_a_message_for_a_machine_elsewhere_becomes_an_outbox_row(store: InterferingStore) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-from pydantic import ValidationError
+from collections.abc import Mapping
+from typing import ClassVar
 
+import pytest
+
+from placet.errors import Code, TerminalError
 from placet.ids import Address
-from placet.machine import State
+from placet.machine import State, Upgrader
 from placet.runtime.opened import OpenedStates
+from tests.cases import case
 
 
 class Counted(State):
@@ -16,6 +20,12 @@ class Counted(State):
 
 class Other(State):
     count: int = 0
+
+
+class CountedOfTwo(State):
+    upgraders: ClassVar[Mapping[int, Upgrader]] = {1: lambda old: old}
+    count: int = 0
+    schema_version: int = 2
 
 
 def at(run_id: str = "r-1") -> Address:
@@ -54,14 +64,35 @@ def test_equal_bytes_of_another_machines_state_are_read_as_that() -> None:
 def test_bytes_that_are_no_state_are_refused_whatever_is_known() -> None:
     opened = OpenedStates()
     opened.keep(at(), a_state(1).json_bytes(), a_state(1))
-    with pytest.raises(ValidationError):
+    with pytest.raises(TerminalError) as raised:
         opened.read(Counted, at(), b"{}")
+    assert raised.value.code is Code.CHECKPOINT_CORRUPT
     assert opened.read(Counted, at(), a_state(1).json_bytes()) == a_state(1)
 
 
 def test_only_the_last_states_are_kept() -> None:
-    opened, body = OpenedStates(states_max=2), a_state(1).json_bytes()
-    kept = [opened.read(Counted, at(run_id), body) for run_id in ("r-1", "r-2", "r-3")]
-    assert opened.read(Counted, at("r-2"), body) is kept[1]
-    assert opened.read(Counted, at("r-3"), body) is kept[2]
-    assert opened.read(Counted, at("r-1"), body) is not kept[0]
+    opened = OpenedStates(states_max=2)
+
+    def read(run_id: str) -> State:
+        return opened.read(Counted, at(run_id), a_state(1).model_copy(update={"run_id": run_id}).json_bytes())
+
+    kept = [read(run_id) for run_id in ("r-1", "r-2", "r-3")]
+    assert read("r-2") is kept[1]
+    assert read("r-3") is kept[2]
+    assert read("r-1") is not kept[0]
+
+
+@case("D02")
+def test_a_state_of_another_run_is_not_taken_for_this_one() -> None:
+    with pytest.raises(TerminalError) as raised:
+        OpenedStates().read(Counted, at("r-2"), a_state(1).json_bytes())
+    assert raised.value.code is Code.CHECKPOINT_CORRUPT
+
+
+def test_what_an_older_program_wrote_is_said_to_be_upgraded_until_it_is_written_again() -> None:
+    opened, old = OpenedStates(), a_state(1)
+    assert opened.read(CountedOfTwo, at(), old.json_bytes()) == (new := opened.read(CountedOfTwo, at(), old.json_bytes()))
+    assert opened.was_upgraded(at())
+    opened.keep(at(), new.json_bytes(), new)
+    assert not opened.was_upgraded(at())
+    assert not OpenedStates().was_upgraded(at())

@@ -347,10 +347,10 @@ async def test_a_batch_that_is_stuck_makes_it_dead(world: World, monkeypatch: py
 
 
 async def test_what_changed_is_hinted_after_the_commit(world: World) -> None:
-    hinted: list[tuple[set[str], bool]] = []
-    service = world.service(hint=lambda runs: hinted.append((set(runs), "commit" in world.events)))
+    hinted: list[tuple[Any, bool]] = []
+    service = world.service(hint=lambda changed: hinted.append((changed, "commit" in world.events)))
     await started(world, service)
-    assert hinted == [({"run-1"}, True)]
+    assert hinted == [({"run-1": {"operation:started"}}, True)]
     world.go.set()
     await service.stop(1_000)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 
 from placet.activities import CallModel
 from placet.calls import AssistantReply, ChatMessage, ModelReply, ToolCall
@@ -27,16 +28,29 @@ _BAD_PLANS = (
 class SimModels:
     """Every model there is. What it says next follows from the conversation alone."""
 
-    def __init__(self, scheduler: Scheduler, faults: Faults, workload: Workload) -> None:
+    def __init__(self, scheduler: Scheduler, faults: Faults, workload: Workload, at_hand: Random) -> None:
+        """`at_hand`: draws which agents' models are."""
         self._scheduler = scheduler
         self._faults = faults
         self._workload = workload
+        self._draw = at_hand
+        self._at_hand: dict[str, bool] = {}
+
+    def is_at_hand(self, agent: str) -> bool:
+        """As ports.AtHand: every second agent's is."""
+        if agent not in self._at_hand:
+            self._at_hand[agent] = self._draw.random() < 0.5
+        return self._at_hand[agent]
 
     async def call(self, activity: CallModel, conversation: Sequence[ChatMessage]) -> ModelReply:
         """As ports.Models."""
         await self._scheduler.pause()
         if self._faults.hits("model_hangs"):
             await self._scheduler.sleep(self._faults.between("model_hangs", 1_000, activity.timeout_ms + 60_000))
+        return self.reply(activity, conversation)
+
+    def reply(self, activity: CallModel, conversation: Sequence[ChatMessage]) -> ModelReply:
+        """As ports.AtHand."""
         if self._faults.hits("model_fails"):
             error_class = ErrorClass.TIMEOUT if self._faults.between("model_fails", 0, 1) else ErrorClass.TRANSIENT
             raise ActivityError(Failure(code=Code.MODEL_FAILED, message="overloaded", error_class=error_class))

@@ -106,7 +106,14 @@ class Process:
             if settlement.timer_ms is not None:
                 scheduler.set(rows_added)
 
-        engine = Engine(machines, world.application(), store, hand_over=self._layout.hand_over, claim_ms=CLAIM_MS)
+        engine = Engine(
+            machines,
+            world.application(),
+            store,
+            hand_over=self._layout.hand_over,
+            claim_ms=CLAIM_MS,
+            at_hand=world.models,
+        )
         replies = SimReplies(world.clients.deliver, scheduler, world.faults)
         arbiter = world.arbiter if APPROVALS in self._queues else None
         outlet = SimOutlet(world.broker, scheduler.pause, world.checker.published)

@@ -122,7 +122,7 @@ def test_everything_may_be_torn_down_after_every_applied_step():
     seed = a_seed()
     report, undisturbed, commits = undisturbed_or_torn_down(seed, None)
     must_hold(report)
-    assert commits > 10
+    assert commits > 5
     for after_commit in range(1, commits):
         report, asked, _ = undisturbed_or_torn_down(seed, after_commit)
         must_hold(report)

@@ -85,7 +85,7 @@ class World:
             self.scheduler, faults, self.history, Random(f"{seed}/broker"), confirming=self.layout.confirming
         )
         self.outside = Outside(self.scheduler, faults, self.history, self.ledger, self.clock.latest_ms)
-        self.models = SimModels(self.scheduler, faults, self.workload)
+        self.models = SimModels(self.scheduler, faults, self.workload, Random(f"{seed}/at hand"))
         self.arbiter = SimArbiter(self.scheduler, faults, self.history)
         self.clients = Clients(self, Random(f"{seed}/clients"))
         self.cancelled: set[str] = set()

@@ -55,7 +55,8 @@ REVOCATION = RevocationRow(
 )
 SUBMITTED = a_leaf("run.submitted", RUN_ID, team="team", mode="goal", initiator="alice", app_version="1")
 ENDED = a_leaf("run.ended", "failed", 2, code="TASK_FAILED")
-TOLD = [SUBMITTED, ENDED, a_request(), an_outcome(), REVOCATION]
+EXPIRING = a_leaf("approval.expiring", "apr_1", 3, expires_at_ms=1_786_147_200_000)
+TOLD = [SUBMITTED, ENDED, a_request(), EXPIRING, an_outcome(), REVOCATION]
 
 
 def told(row: Row) -> CloudEvent:

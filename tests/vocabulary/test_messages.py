@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from placet import messages
+from placet import addressees, messages
 from placet.errors import Code, ContractError
 from placet.ids import Address
 from placet.messages import Envelope, Message, SubmitRun, decode_envelope
@@ -24,9 +24,12 @@ BASES = {
 }
 
 
+MODULES = {messages.__name__, addressees.__name__}
+
+
 def concrete(base: type[Message]) -> set[type[Message]]:
     found = {base} - BASES
-    return found.union(*(concrete(sub) for sub in base.__subclasses__() if sub.__module__ == messages.__name__))
+    return found.union(*(concrete(sub) for sub in base.__subclasses__() if sub.__module__ in MODULES))
 
 
 def a_submission(**changes: Any) -> SubmitRun:

@@ -109,6 +109,7 @@ BAD = [
     ("TOOLS_MAX", "5000"),
     ("TOOLS_MAX", "1.5"),
     ("TOOL_TIMEOUT_MS_MAX", "-1"),
+    ("TOOL_FILES", "files"),
     ("START_TIMEOUT_MS", "1e3"),
     ("GRACE_MS", "20s"),
     ("HEALTH_HOST", "a host"),

@@ -79,14 +79,17 @@ def test_what_alice_signs_is_read_back_as_she_said_it_and_says_it_in_a_message()
     assert open_envelope(text).verified(ENTRY) == STATEMENT
     message = message_of(STATEMENT, text)
     named = {"reviewer", "type", "signed"}
-    assert message.model_dump(exclude=named) == STATEMENT.model_dump(include=set(DecideApproval.model_fields) - named)
+    said = message.model_dump(exclude={*named, "value_text"})
+    assert said == STATEMENT.model_dump(include=set(DecideApproval.model_fields) - named)
     assert (message.reviewer.id, message.reviewer.kind, message.reviewer.display_name) == ("alice", "human", None)
     assert message.signed == text
 
 
 def test_every_field_of_a_message_is_signed() -> None:
     # A field that is added to the message has to be added to what is signed, or somebody could say it in passing.
-    assert set(DecideApproval.model_fields) - set(DecisionStatement.model_fields) == {"type", "reviewer", "signed"}
+    beside = {"type", "reviewer", "signed", "value_text"}
+    assert set(DecideApproval.model_fields) - set(DecisionStatement.model_fields) == beside
+    assert {"person", "value_digest"} <= set(DecisionStatement.model_fields), "what stands for two of them"
 
 
 @given(st.binary(max_size=300))
@@ -135,7 +138,7 @@ def test_a_signature_over_the_payload_alone_does_not_count() -> None:
 @pytest.mark.parametrize("field", sorted(DecisionStatement.model_fields))
 def test_no_field_can_be_dropped_doubled_or_swapped_for_a_value_of_another_kind(field: str) -> None:
     value = json.loads(PAYLOAD)
-    optional = {"reason", "shown_digest", "evidence", "version"}
+    optional = {"reason", "shown_digest", "evidence", "version", "value_digest"}
     if field not in optional:
         dropped = {name: each for name, each in value.items() if name != field}
         assert code_of(envelope_of(json.dumps(dropped).encode())) is Code.MESSAGE_INVALID

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from placet.application import App
     from placet.errors import Code, ContractError, PlacetError
+    from placet.filerefs import FileRef
     from placet.gates import Allow, Deny, Suspend
+    from placet.human import ask_human
     from placet.plans import PlannedTask
     from placet.retries import RetryPolicy
     from placet.script import scripted
@@ -19,6 +21,7 @@ __all__ = [
     "Deny",
     "Executed",
     "Failed",
+    "FileRef",
     "NotExecuted",
     "PlacetError",
     "PlannedTask",
@@ -27,6 +30,7 @@ __all__ = [
     "ToolContext",
     "ToolError",
     "Unsure",
+    "ask_human",
     "scripted",
 ]
 
@@ -45,10 +49,18 @@ def __getattr__(name: str) -> object:
         from placet import errors
 
         return getattr(errors, name)
+    if name == "FileRef":
+        from placet import filerefs
+
+        return filerefs.FileRef
     if name in ("Executed", "Failed", "NotExecuted", "ToolContext", "ToolError", "Unsure"):
         from placet import tooling
 
         return getattr(tooling, name)
+    if name == "ask_human":
+        from placet import human
+
+        return human.ask_human
     if name == "PlannedTask":
         from placet import plans
 

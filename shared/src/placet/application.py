@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, get_args
 
 from placet import limits
-from placet.calls import EffectClass, ToolSpec
+from placet.calls import Binding, EffectClass, ToolSpec
 from placet.canonical import digest
 from placet.declarations import (
     Agent,
@@ -21,6 +21,8 @@ from placet.declarations import (
     BoundaryName,
     EffectName,
     Tool,
+    built_in,
+    check_binding,
     check_boundary,
     check_count,
     check_gate,
@@ -32,8 +34,9 @@ from placet.declarations import (
     names_of,
 )
 from placet.errors import Code, ErrorClass, Failure
-from placet.gates import Boundary, Judgement, Subject
-from placet.plans import AgentSpec, TeamSpec
+from placet.gates import Boundary, Judgement, OnExpiry, Subject
+from placet.human import ask_human
+from placet.plans import ASK_HUMAN, AgentSpec, Release, TeamSpec
 from placet.policy import Gate, judge, policy_version, source_of
 from placet.retries import RetryPolicy
 from placet.script import Script
@@ -60,10 +63,19 @@ class _Answers:
 
 
 class App:
-    """An application. `version` is recorded with every approval; without it, it is a digest of the declarations."""
+    """An application. `version` is recorded with every approval; without it, it is a digest of the declarations.
 
-    def __init__(self, name: str, *, version: str | None = None) -> None:
+    `binding`: what an approval is bound to beside the reviewed content, for every tool that says nothing else. With
+    `release` an approval starts nothing once tool, schema, gates or the application's version have changed: it is STALE,
+    and the call to be proposed again. With `policy` the application's version may change, with `tool` the gates as well,
+    and with `data` all of them, as long as today's schema reads the input as it was reviewed. By default `release` where
+    a version is declared, `policy` where it is a digest, which changes with every word of an agent's instructions.
+    """
+
+    def __init__(self, name: str, *, version: str | None = None, binding: Binding | None = None) -> None:
         self.name = check_name(name, "the name of an application")
+        by_default: Binding = "policy" if version is None else "release"
+        self._binding = by_default if binding is None else check_binding(binding, f"binding of application {name!r}")
         self._version = None if version is None else check_name(version, "the version of an application")
         self._tools: dict[str, AnyTool] = {}
         self._gates: dict[str, Gate] = {}
@@ -102,6 +114,9 @@ class App:
         retry: RetryPolicy | int = 1,
         quiescence_s: float | None = None,
         pool: str = "",
+        binding: Binding | None = None,
+        advisory: Sequence[str] = (),
+        volatile: Sequence[str] = (),
     ) -> Callable[[Callable[Concatenate[ToolContext, P], R]], Tool[P, R]]:
         """`@app.tool(effect=…)` registers a function.
 
@@ -110,7 +125,9 @@ class App:
         and schema only. `retry`: a policy, or a number of attempts. `quiescence_s`, for reconcilable tools: how long
         after its worker is gone a request may still have its effect; without it, as long as `timeout_s`. `pool`: whose
         executors run it, one of PLACET_TOOL_POOLS; without it, the common ones. Where one process does everything, it
-        serves all pools.
+        serves all pools. `binding`: what an approval of it is bound to, as of the application. `advisory`, `volatile`:
+        parameters that an approval does not rest on, words for people and noise (`placet.hash_scope`); every other one
+        is load-bearing.
         """
         if not isinstance(effect, str) or effect not in list(EffectClass):
             raise invalid(f"write @app.tool(effect=…) with one of {', '.join(EffectClass)}, not {effect!r}")
@@ -127,6 +144,9 @@ class App:
                 retry=retry,
                 quiescence_s=quiescence_s,
                 pool=pool,
+                binding=self._binding if binding is None else binding,
+                advisory=advisory,
+                volatile=volatile,
             )
             self._add("tool", made.name, self._tools)
             self._tools[made.name] = made
@@ -142,12 +162,17 @@ class App:
         expires_after_s: float | None = None,
         use_within_s: float | None = None,
         quorum: int = 1,
+        remind_before_s: float | None = None,
+        on_expiry: OnExpiry = "tell",
+        editor_may_approve: bool = False,
     ) -> Callable[[G], G]:
         """Register a rule: a plain function of one subject that answers Allow, Deny, Suspend, True or False.
 
         `tools` narrows a `tool_call` gate; only a gate so narrowed may let a consequential call pass. The other terms
         are of the question that its Suspend asks: how long it stays open, how long a yes is good for, how many must
-        agree.
+        agree; `remind_before_s`: how long before it expires people are reminded, once; `on_expiry`: what follows when
+        nobody decides in time, `tell` the agent (a plan, round or task ends the run), `fail` the run, or `ask_again`
+        once; `editor_may_approve`: whether whoever has edited the input may approve it alone.
         """
         check_boundary(boundary)
         at = Boundary(boundary)
@@ -157,6 +182,13 @@ class App:
         expires_after_ms = None if expires_after_s is None else duration_ms(expires_after_s, "expires_after_s")
         use_within_ms = None if use_within_s is None else duration_ms(use_within_s, "use_within_s")
         check_count(quorum, "quorum")
+        remind_before_ms = None if remind_before_s is None else duration_ms(remind_before_s, "remind_before_s")
+        if remind_before_ms is not None and (expires_after_ms is None or remind_before_ms >= expires_after_ms):
+            raise invalid("remind_before_s is less than expires_after_s, which says when there is no more to remind of")
+        if on_expiry not in get_args(OnExpiry):
+            raise invalid(f"on_expiry is one of {', '.join(get_args(OnExpiry))}, not {on_expiry!r}")
+        if type(editor_may_approve) is not bool:
+            raise invalid(f"editor_may_approve is True or False, not {editor_may_approve!r}")
 
         def register(function: G) -> G:
             own = check_name(getattr(function, "__name__", None), "the name of a gate")
@@ -173,6 +205,9 @@ class App:
                 use_within_ms=use_within_ms,
                 quorum=quorum,
                 source=source_of(function),
+                remind_before_ms=remind_before_ms,
+                on_expiry=on_expiry,
+                editor_may_approve=editor_may_approve,
             )
             return function
 
@@ -184,15 +219,19 @@ class App:
         *,
         model: str | Script,
         instructions: str = "",
-        tools: Sequence[AnyTool | str] = (),
+        tools: Sequence[AnyTool | str | Callable[..., Any]] = (),
         timeout_s: float = limits.MODEL_TIMEOUT_MS / 1_000,
     ) -> Agent:
         """Register an agent. `model` is `provider:model`, e.g. `anthropic:claude-sonnet-4-5`, or a script.
+
+        `tools`: what it may call, registered tools or their names; `ask_human` lets it ask people.
 
         `timeout_s`: how long one model call may take. A call whose planner died is asked again a little after that.
         """
         made = make_agent(check_name(name, "the name of an agent"), model, instructions, tools, timeout_s)
         self._add("agent", name, self._agents)
+        if ASK_HUMAN in made.tools and ASK_HUMAN not in self._tools:
+            self._tools[ASK_HUMAN] = built_in(ask_human, self._ensure_open)
         for tool in made.tools:
             if tool not in self._tools:
                 raise invalid(f"agent {name!r}: there is no tool {tool!r}; register it by @app.tool(…) first")
@@ -206,8 +245,13 @@ class App:
         agents: Sequence[Agent | str],
         planner: Agent | str | None = None,
         tokens_max: int | None = None,
+        release: Release = "all",
     ) -> TeamSpec:
-        """Register a team. `planner` plans and sums up: by default the first agent; it may be one without tasks."""
+        """Register a team. `planner` plans and sums up: by default the first agent; it may be one without tasks.
+
+        `release`: when an approved call is made: when nothing of the run waits for a decision (`all`), or at once
+        (`each`). Whoever starts a run may choose.
+        """
         check_name(name, "the name of a team")
         self._add("team", name, self._teams)
         members = names_of(agents, f"the agents of team {name!r}")
@@ -219,8 +263,10 @@ class App:
                 raise invalid(f"team {name!r}: there is no agent {who!r}; register it by app.agent(…) first")
         if tokens_max is not None:
             check_count(tokens_max, f"tokens_max of team {name!r}")
+        if release not in get_args(Release):
+            raise invalid(f"release of team {name!r} is one of {', '.join(get_args(Release))}, not {release!r}")
         specs = tuple(AgentSpec(name=who, tools=self._agents[who].tools) for who in members)
-        self._teams[name] = TeamSpec(name=name, agents=specs, planner=lead, tokens_max=tokens_max)
+        self._teams[name] = TeamSpec(name=name, agents=specs, planner=lead, tokens_max=tokens_max, release=release)
         return self._teams[name]
 
     # ── answering the rules (facts.Application) ────────────────────────────────────────

@@ -10,9 +10,10 @@ from placet import limits
 from placet.errors import Code, ContractError, Failure
 from placet.facts import Facts
 from placet.instants import Instant
-from placet.keys import Keys, RegisteredKey
+from placet.keys import Keys, KnownKeys, RegisteredKey
 from placet.messages import DecideApproval
 from placet.signatures import DecisionStatement, message_of, open_envelope
+from placet.strict_json import parse
 from placet.voices import Heard
 
 
@@ -34,15 +35,32 @@ class SignedVoices:
             opened = open_envelope(message.signed)
             key = facts.key(self._keys, opened.keyid)
             statement = believed(opened.verified(key) if key else None, key, opened.keyid, self._environment, now_ms)
+            signed = message_of(statement, message.signed, message.value_text)
         except ContractError as error:
             return error.failure()
-        if message != message_of(statement, message.signed):
-            told = f"the decision says something else than what was signed: {_differing(message, statement)}"
+        if message != signed:
+            told = f"the decision says something else than what was signed: {_differing(message, signed)}"
             return Failure(code=Code.SIGNATURE_MISMATCH, message=told)
         return Heard(
             Instant(max(0, statement.issued_at_ms - limits.SIGNATURE_SKEW_MS)),
             Instant(statement.not_after_ms + limits.SIGNATURE_SKEW_MS),
         )
+
+
+class ReplayedVoices:
+    """Voices of a journal, whoever wrote it: a signature counts by the key that is written there, for the installation
+    that it was made for. Only for replaying: nothing is decided by it."""
+
+    def hear(self, message: DecideApproval, facts: Facts, now_ms: Instant) -> Heard | Failure:
+        """As Voices. A decision without a signature is one of a single process, which believes its own door."""
+        if message.signed is None:
+            return Heard()
+        try:
+            told = parse(open_envelope(message.signed).payload.decode(errors="replace"))
+        except ContractError as error:
+            return error.failure()
+        environment = told.get("environment") if isinstance(told, dict) else None
+        return SignedVoices(str(environment), KnownKeys()).hear(message, facts, now_ms)
 
 
 def believed(
@@ -74,7 +92,6 @@ def believed(
     return statement
 
 
-def _differing(message: DecideApproval, statement: DecisionStatement) -> str:
-    signed = message_of(statement, message.signed or "")
+def _differing(message: DecideApproval, signed: DecideApproval) -> str:
     names = [name for name in DecideApproval.model_fields if getattr(message, name) != getattr(signed, name)]
     return ", ".join(names)

@@ -22,6 +22,11 @@ class EffectClass(StrEnum):
     NON_RETRIABLE = "non_retriable"
 
 
+Binding = Literal["data", "tool", "policy", "release"]
+"""What an approval is bound to beside the hash, each with all before it: `data`: nothing; `tool`: the tool's version and
+schema; `policy`: the version of the gates; `release`: the version of the application."""
+
+
 class ToolSpec(Value):
     """What the rules need to know of a tool. Its code and JSON schema stay with the application."""
 
@@ -38,6 +43,12 @@ class ToolSpec(Value):
     """How long after the worker of an attempt is gone its request may still have its effect."""
     pool: PoolName = ""
     """Whose executors run it; empty: the common ones."""
+    binding: Binding = "tool"
+    """What of the program must be at the start as it was at the review."""
+    advisory: tuple[Name, ...] = ()
+    """Fields of the input that are words for people (hash_scope)."""
+    volatile: tuple[Name, ...] = ()
+    """Fields of the input that are noise."""
 
 
 class ToolCall(Value):

@@ -176,8 +176,23 @@ class OperationOutcomeContent(Reviewed):
     reason: str
 
 
+class QuestionContent(Reviewed):
+    """What is the answer? Asked by an agent. It approves nothing: no call is made because of it. Ours.
+
+    `answer_schema`: a JSON schema within the words of `placet.forms`; absent: any text.
+    """
+
+    kind: Literal["question"] = "question"
+    question: Title
+    options: Annotated[tuple[StrictStr, ...], Field(strict=False)] | None = _absent()
+    answer_schema: JsonObject | None = _absent()
+    agent_name: ContentName
+    task_id: ContentName
+    tool_call_id: ContentName
+
+
 Content = Annotated[
-    PlanContent | TaskRoundContent | TaskDispatchContent | ToolCallContent | OperationOutcomeContent,
+    PlanContent | TaskRoundContent | TaskDispatchContent | ToolCallContent | OperationOutcomeContent | QuestionContent,
     Field(discriminator="kind"),
 ]
 """The reviewed content, told apart by `kind`, which equals the scope of its request."""
@@ -188,6 +203,7 @@ _KINDS: dict[str, Any] = {
     "task_dispatch": TaskDispatchContent,
     "tool_call": ToolCallContent,
     "operation_outcome": OperationOutcomeContent,
+    "question": QuestionContent,
 }
 
 
@@ -205,12 +221,14 @@ def boundary_of(content: Content) -> str:
             return f"{content.task_id}:{content.tool_call_id}"
         case OperationOutcomeContent():
             return f"outcome:{content.operation_id}"
+        case QuestionContent():
+            return f"question:{content.task_id}:{content.tool_call_id}"
 
 
 def agent_of(content: Content) -> str:
     """Whose proposal it is: the agent's name, or empty where it is the planner's or the scheduler's."""
     match content:
-        case ToolCallContent() | OperationOutcomeContent():
+        case ToolCallContent() | OperationOutcomeContent() | QuestionContent():
             return content.agent_name
         case TaskDispatchContent():
             return content.task.assignee or ""
@@ -270,3 +288,4 @@ def _nulls(plain: Mapping[str, Any]) -> Iterator[Path]:
         for at, task in enumerate(plain.get(field, ())):
             yield from ((field, at, name) for name, value in task.items() if value is None)
     yield from (("task", name) for name, value in plain.get("task", {}).items() if value is None)
+    yield from ((name,) for name in ("options", "answerSchema") if name in plain and plain[name] is None)

@@ -6,15 +6,17 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
 from placet import limits
-from placet.calls import EffectClass, ToolSpec
+from placet.calls import Binding, EffectClass, ToolSpec
 from placet.canonical import digest
 from placet.errors import Code, ContractError
-from placet.plans import PLAN_TOOL
+from placet.hash_scope import bound_schema
+from placet.human import ask_human
+from placet.plans import ASK_HUMAN, PLAN_TOOL
 from placet.policy import BOUNDARIES
 from placet.retries import RetryPolicy
 from placet.schemas import ToolInput
@@ -58,6 +60,9 @@ class Tool(Generic[P, R]):
         """For the model: the function's docstring."""
         self.reconciler: Callable[..., Any] | None = None
         self.sealer: Callable[..., Any] | None = None
+        self.preconditions: list[Callable[..., Any]] = []
+        self.resolvers: dict[str, Callable[..., Any]] = {}
+        """By the parameter whose value each must still give."""
         self._spec = spec
         self._ensure_open = ensure_open
 
@@ -89,6 +94,38 @@ class Tool(Generic[P, R]):
         self.sealer = function
         return function
 
+    def precondition(self, function: F) -> F:
+        """Register what must hold right before each attempt: given the same input, True, or False or why not (text).
+
+        The executor asks it in the attempt itself, immediately before the tool. What does not hold any more ends the
+        operation as not executed (PRECONDITION_FAILED) and is told to the model; it is not tried again.
+        """
+        what = f"the precondition {getattr(function, '__name__', '')!r} of tool {self.name!r}"
+        self._ensure_open(what)
+        self._check_hook(what, function)
+        self.preconditions.append(function)
+        return function
+
+    def resolve(self, parameter: str) -> Callable[[F], F]:
+        """Register what a parameter's value is looked up by: `@deploy.resolve("host_id")` over `def host(ctx, name)`.
+
+        The executor looks it up anew right before each attempt. Unless that gives the reviewed value, the name points
+        elsewhere by now: not executed (APPROVAL_STALE_DECISION), told to the model, and not tried again.
+        """
+        what = f"the resolve of {parameter!r} of tool {self.name!r}"
+        self._ensure_open(what)
+        if parameter not in self.input.names:
+            raise invalid(f"{what}: the tool has no parameter {parameter!r}")
+        if parameter in self.resolvers:
+            raise invalid(f"{what} is there already")
+
+        def register(function: F) -> F:
+            self._check_hook(what, function)
+            self.resolvers[parameter] = function
+            return function
+
+        return register
+
     def _check_probe(self, what: str, earlier: object, function: Callable[..., Any]) -> None:
         self._ensure_open(f"the {what} of tool {self.name!r}")
         if earlier is not None:
@@ -97,13 +134,17 @@ class Tool(Generic[P, R]):
             raise invalid(
                 f"tool {self.name!r} is {self._spec.effect.value}: only a reconcilable tool is asked what happened"
             )
-        check_function(f"the {what} of tool {self.name!r}", function)
+        self._check_hook(f"the {what} of tool {self.name!r}", function)
+
+    def _check_hook(self, what: str, function: Callable[..., Any]) -> None:
+        """It takes `ctx`, and parameters of the tool."""
+        check_function(what, function)
         parameters = list(inspect.signature(function).parameters)
         for name in parameters[1:]:
             if name not in self.input.names:
-                raise invalid(f"the {what} of tool {self.name!r} takes {name!r}, which is no parameter of the tool")
+                raise invalid(f"{what} takes {name!r}, which is no parameter of the tool")
         if not parameters:
-            raise invalid(f"the {what} of tool {self.name!r} must take `ctx: ToolContext` first")
+            raise invalid(f"{what} must take `ctx: ToolContext` first")
 
 
 AnyTool = Tool[Any, Any]
@@ -133,10 +174,14 @@ def make_tool(
     retry: RetryPolicy | int,
     quiescence_s: float | None,
     pool: str = "",
+    binding: object = "tool",
+    advisory: Sequence[str] = (),
+    volatile: Sequence[str] = (),
 ) -> AnyTool:
     """The tool, or the first thing that is wrong with it."""
     own = name or str(getattr(function, "__name__", ""))
-    if not _TOOL_NAME.fullmatch(own) or own == PLAN_TOOL:
+    is_ours = own == PLAN_TOOL or (own == ASK_HUMAN and function is not ask_human)
+    if not _TOOL_NAME.fullmatch(own) or is_ours:
         raise invalid(f"a tool cannot be called {own!r}: models take letters, digits, _ and -, at most 64")
     check_function(f"tool {own!r}", function)
     takes = ToolInput(own, function)
@@ -145,18 +190,58 @@ def make_tool(
     timeout_ms = duration_ms(timeout_s, f"timeout_s of tool {own!r}")
     if type(consequential) is not bool:
         raise invalid(f"consequential of tool {own!r} is True or False, not {consequential!r}")
+    loose = _loose(takes, advisory, volatile)
+    bound = bound_schema(takes.schema, *loose)
     spec = ToolSpec(
         name=own,
-        version=check_name(version, f"the version of tool {own!r}") if version else digest([own, takes.schema])[:12],
-        schema_digest=takes.schema_digest,
+        version=check_name(version, f"the version of tool {own!r}") if version else digest([own, bound])[:12],
+        schema_digest=digest(bound) if any(loose) else takes.schema_digest,
         effect=EffectClass(effect),
         consequential=consequential,
         timeout_ms=timeout_ms,
         retry=_retry_policy(retry, own),
         quiescence_ms=_quiescence_ms(own, effect, quiescence_s, timeout_ms),
         pool=_pool(own, pool),
+        binding=check_binding(binding, f"binding of tool {own!r}"),
+        advisory=loose[0],
+        volatile=loose[1],
     )
     return Tool(function, takes, spec, ensure_open)
+
+
+def built_in(function: Callable[..., Any], ensure_open: Callable[[str], None]) -> AnyTool:
+    """A tool of ours, which only reads."""
+    return make_tool(
+        function,
+        ensure_open,
+        name=None,
+        effect=EffectClass.READ_ONLY,
+        consequential=False,
+        timeout_s=limits.TOOL_TIMEOUT_MS / 1_000,
+        version="1",
+        retry=1,
+        quiescence_s=None,
+    )
+
+
+def _loose(takes: ToolInput, advisory: object, volatile: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The fields of the input that an approval does not rest on."""
+    found = []
+    for what, names in (("advisory", advisory), ("volatile", volatile)):
+        found.append(names_of(names, f"{what} of tool {takes.tool!r}"))
+        for name in found[-1]:
+            if name not in takes.names:
+                raise invalid(f"{what} of tool {takes.tool!r}: it has no parameter {name!r}")
+    if both := sorted({*found[0]} & {*found[1]}):
+        raise invalid(f"tool {takes.tool!r}: {both[0]!r} is advisory or volatile, not both")
+    return found[0], found[1]
+
+
+def check_binding(binding: object, what: str) -> Binding:
+    """What an approval is bound to."""
+    if binding not in get_args(Binding):
+        raise invalid(f"{what} is one of {', '.join(get_args(Binding))}, not {binding!r}")
+    return cast(Binding, binding)
 
 
 def _pool(tool: str, pool: object) -> str:
@@ -172,7 +257,7 @@ def _quiescence_ms(tool: str, effect: str, quiescence_s: float | None, timeout_m
     return timeout_ms if quiescence_s is None else duration_ms(quiescence_s, f"quiescence_s of tool {tool!r}")
 
 
-def make_agent(name: str, model: object, instructions: str, tools: Sequence[AnyTool | str], timeout_s: float) -> Agent:
+def make_agent(name: str, model: object, instructions: str, tools: Sequence[object], timeout_s: float) -> Agent:
     """The agent, or the first thing that is wrong with it."""
     if not isinstance(model, Script) and not (isinstance(model, str) and _MODEL_NAME.fullmatch(model)):
         raise invalid(f"agent {name!r}: model is `provider:model` or scripted(…), not {model!r}")
@@ -216,11 +301,18 @@ def names_of(things: object, what: str) -> tuple[str, ...]:
     """The names in a list of registered things or names, each once."""
     if isinstance(things, str) or not isinstance(things, Sequence):
         raise invalid(f"{what}: a list is needed, not {things!r}")
-    names = tuple(thing if isinstance(thing, str) else getattr(thing, "name", repr(thing)) for thing in things)
+    names = tuple(_name_of(thing) for thing in things)
     for at, name in enumerate(names):
         if name in names[:at]:
             raise invalid(f"{what}: {name!r} stands there twice")
     return names
+
+
+def _name_of(thing: object) -> str:
+    """A name as it is; of a registered thing its name; of a function the name that it would have been registered by."""
+    if isinstance(thing, str):
+        return thing
+    return str(getattr(thing, "name", None) or getattr(thing, "__name__", None) or repr(thing))
 
 
 def check_name(name: object, what: str) -> str:

@@ -69,9 +69,19 @@ class ApprovalDecided(EventData):
     request_id: str
     request_hash: str
     outcome: str
-    """approved, rejected, expired, cancelled, superseded, executed, not_executed"""
+    """approved, rejected, answered, expired, cancelled, superseded, executed, not_executed"""
     decided_by: list[str]
     decision_id: str | None = None
+    successor: str | None = None
+    """The request that takes its place, where a person has edited what was asked."""
+
+
+class ApprovalExpiring(EventData):
+    """A question will expire soon, and nobody has decided it. Told once."""
+
+    name: ClassVar[str] = "approval.expiring"
+    request_id: str
+    expires_at: str
 
 
 class ApprovalRevoked(EventData):
@@ -82,7 +92,9 @@ class ApprovalRevoked(EventData):
     revoked_by: str
 
 
-EVENTS: tuple[type[EventData], ...] = (RunSubmitted, RunEnded, ApprovalRequested, ApprovalDecided, ApprovalRevoked)
+EVENTS: tuple[type[EventData], ...] = (
+    RunSubmitted, RunEnded, ApprovalRequested, ApprovalExpiring, ApprovalDecided, ApprovalRevoked,
+)  # fmt: skip
 
 
 class CloudEvent(BaseModel):
@@ -138,7 +150,8 @@ def events_of(rows: Iterable[Row], source: str) -> Iterator[Event]:
 def _told(row: Row) -> tuple[EventData, str, int] | None:
     if isinstance(row, AuditLeafRow):
         data = _of_run(row)
-        return None if data is None else (data, row.run_id, row.at_ms)
+        subject = row.subject if isinstance(data, ApprovalExpiring) else row.run_id
+        return None if data is None else (data, subject, row.at_ms)
     if isinstance(row, RequestRow):
         request = row.request
         expires = request.expires_at_ms
@@ -160,6 +173,7 @@ def _told(row: Row) -> tuple[EventData, str, int] | None:
             outcome=row.outcome,
             decided_by=[] if not row.decided_by else row.decided_by.split(","),
             decision_id=row.decision_id,
+            successor=row.successor,
         )
         return decided, row.request_id, row.decided_at_ms
     if isinstance(row, RevocationRow):
@@ -174,6 +188,9 @@ def _of_run(leaf: AuditLeafRow) -> EventData | None:
         return RunSubmitted(run_id=leaf.run_id, team=detail["team"], mode=detail["mode"], initiator=detail["initiator"])
     if leaf.kind == RunEnded.name:
         return RunEnded(run_id=leaf.run_id, status=leaf.subject, code=detail.get("code"))
+    if leaf.kind == ApprovalExpiring.name:
+        expires_at = rfc3339(Instant(detail["expires_at_ms"]))
+        return ApprovalExpiring(run_id=leaf.run_id, request_id=leaf.subject, expires_at=expires_at)
     return None
 
 

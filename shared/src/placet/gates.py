@@ -71,6 +71,10 @@ def verdict_of(answer: object) -> Verdict:
     )
 
 
+OnExpiry = Literal["tell", "fail", "ask_again"]
+"""What follows when nobody decides in time: the agent is told, the run ends, or people are asked once more."""
+
+
 class Judgement(Value):
     """The verdict that counts, the rule that gave it, and the version of the policy it belongs to."""
 
@@ -81,6 +85,11 @@ class Judgement(Value):
     quorum: int = 1
     expires_after_ms: int | None = None
     use_within_ms: int | None = None
+    remind_before_ms: int | None = None
+    """How long before it expires people are reminded once."""
+    on_expiry: OnExpiry = "tell"
+    editor_may_approve: bool = False
+    """Whether who has edited the input may approve it as well."""
 
 
 def strictest(judgements: Iterable[Judgement]) -> Judgement | None:

@@ -41,6 +41,11 @@ def operation_id(run_id: str, thread_id: str, turn: int, call_id: str) -> str:
     return derived_id("op", run_id, thread_id, str(turn), call_id)
 
 
+def trace_id(run_id: str, attempt: int) -> str:
+    """The trace of one attempt of a run (W3C Trace Context: 32 hexadecimal digits): every continuation has its own."""
+    return digest_hex("trace", run_id, str(attempt))[:32]
+
+
 def tool_call_id(turn: int, position: int, model_call_id: str) -> str:
     """The id of a tool call within its thread.
 

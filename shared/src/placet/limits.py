@@ -33,6 +33,14 @@ CALLS_PER_TURN_MAX = 64
 """Tool calls in one model turn."""
 RESULT_BYTES_MAX = 64 * KIB
 """A tool result as the model sees it."""
+VALUE_BYTES_MAX = 96 * KIB
+"""What a person says besides a word: an edited input, an answer. It travels beside the signed text."""
+GENERATIONS_MAX = 64
+"""Questions that follow one another about one call or one plan; past it the run stops asking."""
+FILE_BYTES_MAX = 256 * KIB * KIB
+"""A file that a tool is given: it is copied and hashed right before the effect."""
+FILE_PATH_CHARS_MAX = 1_024
+"""Its path."""
 SIGNED_BYTES_MAX = 384 * KIB
 """A signed decision: the longest reason in base64, with its escapes."""
 SIGNATURE_VALID_MS_MAX = 7 * 24 * 3_600_000
@@ -69,4 +77,7 @@ CLAIM_LEASE_MS = 3_000
 require(CONTENT_BYTES_MAX < JSON_BYTES_MAX, "a message must be able to carry one request")
 require(CONTENT_DEPTH_MAX + 16 <= JSON_DEPTH_MAX, "a message must be able to carry the deepest content")
 require(RESULT_BYTES_MAX < CONTENT_BYTES_MAX, "a result must fit in a message")
-require(2 * SIGNED_BYTES_MAX < JSON_BYTES_MAX, "a decision must carry its envelope, which is text of JSON, as text")
+require(
+    2 * (SIGNED_BYTES_MAX + VALUE_BYTES_MAX) < JSON_BYTES_MAX,
+    "a decision must carry its envelope and its value, which are text of JSON, as text",
+)

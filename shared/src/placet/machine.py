@@ -2,14 +2,14 @@
 
 A transition moves (new state and effects), absorbs (a repeat, harmless) or refuses (dead letter with a reason). What
 only another process may begin is passed on to it, unapplied.
-There are four effects and no others. Machines read no clock, draw no random number, await and log nothing.
+There are five effects and no others. Machines read no clock, draw no random number, await and log nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from placet.activities import Activity
 from placet.errors import Code, ErrorClass, Failure
@@ -19,13 +19,24 @@ from placet.messages import Message
 from placet.rows import FactKey, Row
 from placet.values import Value
 
+Upgrader = Callable[[dict[str, Any]], dict[str, Any]]
+"""What a stored state of one schema version is in the next one, as plain JSON."""
+
 
 class State(Value):
-    """Base of all states. `status` is a column, because operators ask by it."""
+    """Base of all states. `status` is a column, because operators ask by it.
+
+    A change that old states cannot be read with gives the class another default of `schema_version`, and an upgrader of
+    the version before; a field that is added with a default needs neither.
+    """
+
+    upgraders: ClassVar[Mapping[int, Upgrader]] = {}
+    """By the schema version that each takes."""
 
     tenant: str
     run_id: str
     status: str
+    schema_version: int = 1
 
 
 S = TypeVar("S", bound=State)
@@ -45,6 +56,8 @@ class Receipt(Value):
     outcome: str | None = None
     decided_by: str | None = None
     decided_at_ms: int | None = None
+    successor: str | None = None
+    """The request that has taken its place: that one can be decided."""
     recorded_at_ms: int | None = None
     failure: Failure | None = None
 
@@ -55,6 +68,18 @@ class Send:
 
     message: Message
     not_before: Instant | None = None
+    is_named: bool = False
+    """It goes by a name made from its own content, so that it can be withdrawn. It is sent once and never again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """What it was sent to wait for is over: a named message that is still on its way is not sent any more.
+
+    Best effort: one that has left already comes, and is absorbed. So it spares work, and no rule may rest on it.
+    """
+
+    message: Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +104,7 @@ class Reply:
     text: str | None = None
 
 
-Effect = Send | Invoke | Record | Reply
+Effect = Send | Withdraw | Invoke | Record | Reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +132,15 @@ def absorb(reason: str, *replies: Reply) -> Transition[Any]:
     return Transition("absorbed", None, replies, reason=reason)
 
 
+def timer(message: Message, due_ms: Instant) -> Send:
+    """A wait that may turn out to be pointless: `Withdraw` of the same message ends it."""
+    return Send(message, not_before=due_ms, is_named=True)
+
+
 def not_yet(state: S, message: Message, due_ms: Instant) -> Transition[S]:
     """A timer that came before its time, because the store's clock went back or because somebody made it up.
 
-    It comes again. What is absorbed is gone, and whatever waits for the timer would wait for ever.
+    It comes again, nameless. What is absorbed is gone, and whatever waits for the timer would wait for ever.
     """
     return move(state, Send(message, not_before=due_ms))
 

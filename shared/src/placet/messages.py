@@ -12,67 +12,24 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from placet import limits, strict_json
+from placet.addressees import ANSWER_THREAD as ANSWER_THREAD
+from placet.addressees import APPROVAL as APPROVAL
+from placet.addressees import OPERATION as OPERATION
+from placet.addressees import PLAN_THREAD as PLAN_THREAD
+from placet.addressees import RUN as RUN
+from placet.addressees import THREAD as THREAD
+from placet.addressees import ApprovalMessage as ApprovalMessage
+from placet.addressees import Message as Message
+from placet.addressees import OperationMessage as OperationMessage
+from placet.addressees import RunMessage as RunMessage
+from placet.addressees import ThreadMessageBase as ThreadMessageBase
+from placet.addressees import task_thread as task_thread
 from placet.calls import ChatMessage, ModelReply, ToolCall, ToolOutcome
 from placet.errors import Code, ContractError, Failure
 from placet.ids import Address
-from placet.plans import PlannedTask
+from placet.plans import PlannedTask, Release
 from placet.requests import ApprovalRequest
-from placet.values import Name, PoolName, Principal, RunId, Text, Usage, Value
-
-RUN, THREAD, OPERATION, APPROVAL = "run", "thread", "operation", "approval"
-PLAN_THREAD, ANSWER_THREAD = "plan", "answer"
-
-
-def task_thread(task_id: str) -> str:
-    """The thread of a task's agent: one conversation per task."""
-    return f"task:{task_id}"
-
-
-class Message(Value):
-    """Base: every message belongs to a tenant and a run."""
-
-    tenant: Name
-    run_id: RunId
-
-    def to(self) -> Address:
-        """The state this message is for."""
-        raise NotImplementedError(type(self).__name__)
-
-
-class RunMessage(Message):
-    """For a run: dispatcher and resume consumer."""
-
-    def to(self) -> Address:
-        return Address(self.run_id, RUN, "")
-
-
-class ThreadMessageBase(Message):
-    """For a conversation: planner."""
-
-    thread_id: str
-
-    def to(self) -> Address:
-        return Address(self.run_id, THREAD, self.thread_id)
-
-
-class OperationMessage(Message):
-    """For a side effect: tool-executor. `pool` says which; a hint: where a call begins is read from its tool."""
-
-    operation_id: str
-    pool: PoolName = ""
-
-    def to(self) -> Address:
-        return Address(self.run_id, OPERATION, self.operation_id)
-
-
-class ApprovalMessage(Message):
-    """For a question to people: approval."""
-
-    request_id: str
-
-    def to(self) -> Address:
-        return Address(self.run_id, APPROVAL, self.request_id)
-
+from placet.values import Name, PoolName, Principal, Text, Usage, Value
 
 # ── run ────────────────────────────────────────────────────────────────────────────────
 
@@ -89,6 +46,8 @@ class SubmitRun(RunMessage):
     tasks: tuple[PlannedTask, ...] = ()
     initiator: Principal
     timeout_ms: Annotated[int, Field(gt=0)] | None = None
+    release: Release | None = None
+    """When an approved call is made; None: as the team says."""
 
 
 class PlanProposed(RunMessage):
@@ -127,7 +86,8 @@ class OperationDone(RunMessage):
 
     type: Literal["operation.done"] = "operation.done"
     operation_id: str
-    status: Literal["succeeded", "failed", "refused", "cancelled"]
+    status: Literal["succeeded", "failed", "refused", "cancelled", "lapsed"]
+    """`lapsed`: not started, since its approval was not used in time; it may be approved again."""
     result_text: str | None = None
     failure: Failure | None = None
 
@@ -156,7 +116,10 @@ class RunTimedOut(RunMessage):
 
 # ── approval's answer, to whoever asked: a run, or an operation in doubt ───────────────
 
-OutcomeWord = Literal["approved", "rejected", "expired", "cancelled", "superseded", "executed", "not_executed"]
+OutcomeWord = Literal[
+    "approved", "rejected", "answered", "expired", "cancelled", "superseded", "executed", "not_executed"
+]
+"""`answered`: a person has answered instead of letting the call be made, or has answered a question."""
 
 
 class ApprovalDecided(Message):
@@ -172,6 +135,14 @@ class ApprovalDecided(Message):
 
     def to(self) -> Address:
         return Address(self.run_id, self.asker_machine, self.asker_key)
+
+
+class ApprovalExpiring(RunMessage):
+    """A question of the run will expire soon, and nobody has decided it."""
+
+    type: Literal["approval.expiring"] = "approval.expiring"
+    request_id: str
+    expires_at_ms: int
 
 
 # ── thread ─────────────────────────────────────────────────────────────────────────────
@@ -294,7 +265,9 @@ class CancelOperation(OperationMessage):
 
 # ── approval ───────────────────────────────────────────────────────────────────────────
 
-DecisionWord = Literal["approve", "reject", "executed", "not_executed"]
+DecisionWord = Literal["approve", "reject", "edit", "respond", "request_changes", "executed", "not_executed"]
+"""`edit`: ask again, about the input in the value; `respond`: the value is the answer; `request_changes`: the reason
+goes back to the agent. Which of them fits a question is for the rules to say."""
 
 
 class RequestApproval(ApprovalMessage):
@@ -320,6 +293,8 @@ class DecideApproval(ApprovalMessage):
     reason: Text | None = None
     shown_digest: str | None = None
     """Digest of what the renderer put on the reviewer's screen."""
+    value_text: Annotated[str, Field(max_length=limits.VALUE_BYTES_MAX)] | None = None
+    """Canonical JSON of what is said besides the word: the edited input, the answer. Signed by its digest."""
     signed: Annotated[str, Field(max_length=limits.SIGNED_BYTES_MAX)] | None = None
     """The signed envelope, verbatim: every field above counts only as far as it says the same."""
 
@@ -340,6 +315,12 @@ class ExpireApproval(ApprovalMessage):
     type: Literal["approval.expire"] = "approval.expire"
 
 
+class RemindApproval(ApprovalMessage):
+    """Timer: the question will expire soon."""
+
+    type: Literal["approval.remind"] = "approval.remind"
+
+
 class CloseApproval(ApprovalMessage):
     """The asker no longer wants an answer."""
 
@@ -358,6 +339,7 @@ AnyMessage = Annotated[
     | CancelRun
     | RunTimedOut
     | ApprovalDecided
+    | ApprovalExpiring
     | TakeTurn
     | ModelAnswered
     | ModelFailed
@@ -375,6 +357,7 @@ AnyMessage = Annotated[
     | DecideApproval
     | RevokeApproval
     | ExpireApproval
+    | RemindApproval
     | CloseApproval,
     Field(discriminator="type"),
 ]
@@ -402,6 +385,18 @@ class Envelope(Value):
     def encode(self) -> bytes:
         """One line of JSON; the same bytes go on the wire, into outbox and journal."""
         return self.json_bytes()
+
+
+def enveloped(
+    id: str,  # noqa: A002  as the field
+    message: Message,
+    *,
+    cause: str | None = None,
+    reply_to: str | None = None,
+    again: str | None = None,
+) -> Envelope:
+    """A message on its way. It is valid already, and whoever reads it from the wire checks it again."""
+    return Envelope.trusted(v=1, id=id, cause=cause, reply_to=reply_to, again=again, message=message)
 
 
 _ENVELOPE = TypeAdapter(Envelope)

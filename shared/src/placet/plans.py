@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from placet import limits
 from placet.contents import fault_of_name
@@ -12,6 +12,9 @@ from placet.values import Name, Text, Value
 
 PLAN_TOOL = "submit_plan"
 """The function tool by which a planning model answers, with `{"tasks": [PlannedTask, …]}`."""
+
+ASK_HUMAN = "ask_human"
+"""The built-in tool by which an agent asks a person, where it is granted."""
 
 CYCLE_SHOWN_MAX = 12
 """Tasks of a cycle that the error names."""
@@ -50,6 +53,10 @@ class AgentSpec(Value):
     tools: tuple[Name, ...] = ()
 
 
+Release = Literal["all", "each"]
+"""When an approved call is made: when nothing of the run waits for a decision any more, or at once."""
+
+
 class TeamSpec(Value):
     """Who may be given work, and how long and how much it may take."""
 
@@ -59,6 +66,7 @@ class TeamSpec(Value):
     """The agent whose model plans and sums up; by default the first."""
     round_gate: bool = False
     tokens_max: int | None = None
+    release: Release = "all"
 
     def agent(self, name: str | None) -> AgentSpec | None:
         """The agent of that name, if it belongs to the team."""

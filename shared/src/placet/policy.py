@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from placet.canonical import digest
-from placet.gates import Boundary, CallSubject, Judgement, Subject, strictest, verdict_of
+from placet.gates import Boundary, CallSubject, Judgement, OnExpiry, Subject, strictest, verdict_of
 from placet.values import Text
 
 CONSEQUENTIAL_RULE = "consequential"
@@ -38,6 +38,9 @@ class Gate:
     use_within_ms: int | None
     quorum: int
     source: str
+    remind_before_ms: int | None = None
+    on_expiry: OnExpiry = "tell"
+    editor_may_approve: bool = False
 
     def applies(self, boundary: Boundary, subject: Subject) -> bool:
         """Whether it is asked about the subject."""
@@ -61,6 +64,9 @@ class Gate:
             quorum=self.quorum,
             expires_after_ms=self.expires_after_ms,
             use_within_ms=self.use_within_ms,
+            remind_before_ms=self.remind_before_ms,
+            on_expiry=self.on_expiry,
+            editor_may_approve=self.editor_may_approve,
         )
 
 
@@ -98,10 +104,17 @@ def policy_version(gates: Iterable[Gate]) -> str:
                 gate.use_within_ms,
                 gate.quorum,
                 gate.source,
+                *_later_terms(gate),
             ]
             for gate in gates
         ]
     )[:16]
+
+
+def _later_terms(gate: Gate) -> list[object]:
+    """Terms that there were not always: a gate without them is the gate that it was."""
+    terms = (gate.remind_before_ms, gate.on_expiry, gate.editor_may_approve)
+    return [] if terms == (None, "tell", False) else list(terms)
 
 
 def source_of(function: Callable[..., Any]) -> str:
@@ -128,7 +141,14 @@ def _together(suspensions: Sequence[Judgement]) -> Judgement:
         quorum=max(judgement.quorum for judgement in suspensions),
         expires_after_ms=min(expiries, default=None),
         use_within_ms=min(uses, default=None),
+        remind_before_ms=max((each.remind_before_ms for each in suspensions if each.remind_before_ms), default=None),
+        on_expiry=_strictest_expiry([each.on_expiry for each in suspensions]),
+        editor_may_approve=all(each.editor_may_approve for each in suspensions),
     )
+
+
+def _strictest_expiry(given: Sequence[OnExpiry]) -> OnExpiry:
+    return min(given, key=("fail", "tell", "ask_again").index)
 
 
 def _printable(text: str) -> str:

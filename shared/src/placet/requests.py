@@ -10,7 +10,6 @@ Content is stored as its canonical *text*: the bytes that are shown are the byte
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -24,6 +23,7 @@ from placet.contents import (
     Content,
     OperationOutcomeContent,
     PlanContent,
+    QuestionContent,
     Reviewed,
     TaskDispatchContent,
     TaskRoundContent,
@@ -31,11 +31,11 @@ from placet.contents import (
     ToolCallContent,
     agent_of,
     boundary_of,
-    fault_of_name,
     read_content,
 )
 from placet.errors import Code, ContractError, PlacetError, TerminalError
 from placet.ids import derived_id
+from placet.request_checks import agreed, check_generation, check_instants, check_texts, identity, refusal
 from placet.strict_json import JsonValue
 from placet.values import Value
 
@@ -46,6 +46,7 @@ __all__ = [
     "Content",
     "OperationOutcomeContent",
     "PlanContent",
+    "QuestionContent",
     "Scope",
     "TaskDispatchContent",
     "TaskRoundContent",
@@ -55,22 +56,21 @@ __all__ = [
     "content_text",
     "create_request",
     "create_request_from",
+    "follows",
     "hash_of_text",
     "request_from_row",
     "request_hash",
     "request_id",
     "same_request",
+    "successor_id",
     "verified_content",
     "verify_request",
 ]
 
-Scope = Literal["plan", "task_round", "task_dispatch", "tool_call", "operation_outcome"]
+Scope = Literal["plan", "task_round", "task_dispatch", "tool_call", "operation_outcome", "question"]
 
 REQUEST_VERSION = 1
 """Version of the row. A row of another version is not understood, hence not believed."""
-
-_NOT_IN_TEXT = re.compile("[\x00\ud800-\udfff]")
-_INSTANT_MS_MAX = limits.INTEGER_MAX - 1
 
 
 # ── hash and identity ──────────────────────────────────────────────────────────────────
@@ -100,6 +100,24 @@ def hash_of_text(scope: str, boundary: str, text: str) -> str:
 def request_id(run_id: str, scope: str, boundary: str, request_hash: str) -> str:
     """`apr_` and 32 hexadecimal digits. Equal content in two runs has one hash and two ids."""
     return derived_id("apr", run_id, scope, boundary, request_hash)
+
+
+def successor_id(run_id: str, request_id: str, generation: int) -> str:
+    """The id of the question that takes the place of `request_id`, as the `generation`-th about the same thing.
+
+    Without the hash, which nobody knows yet who has just edited it: a question has one outcome, hence one successor.
+    """
+    return derived_id("apr", run_id, request_id, str(generation))
+
+
+def follows(request: ApprovalRequest, first_id: str) -> bool:
+    """Whether `request` is `first_id`, or came to its place by way of successors. Computed from the ids alone."""
+    if not 1 <= request.generation <= limits.GENERATIONS_MAX:
+        return False
+    at = first_id
+    for generation in range(2, request.generation + 1):
+        at = successor_id(request.run_id, at, generation)
+    return at == request.request_id
 
 
 class ApprovalRequest(Value):
@@ -134,6 +152,19 @@ class ApprovalRequest(Value):
     asker_machine: str = ""
     asker_key: str = ""
     """The state that is told the outcome."""
+    generation: int = 1
+    """1, and one more for each question that takes the place of the one before about the same thing."""
+    supersedes: str = ""
+    """The request whose place it takes; empty for generation 1."""
+    requesters: str = ""
+    """Person ids, one a line, of who has edited what is asked: they count as asking, so they cannot approve it."""
+    remind_at_ms: int | None = None
+    """When people are reminded once that it will expire; None: never."""
+
+    @property
+    def requesting(self) -> frozenset[str]:
+        """The persons in `requesters`."""
+        return frozenset(self.requesters.split("\n")) - {""}
 
 
 # ── making one ─────────────────────────────────────────────────────────────────────────
@@ -160,6 +191,10 @@ def create_request(
     quorum: int = 1,
     asker_machine: str = "",
     asker_key: str = "",
+    generation: int = 1,
+    supersedes: str = "",
+    requesters: str = "",
+    remind_at_ms: int | None = None,
     content_bytes_max: int = limits.CONTENT_BYTES_MAX,
 ) -> ApprovalRequest:
     """The request, checked in full, so that nothing malformed is refused only later. Content is copied.
@@ -169,16 +204,16 @@ def create_request(
 
     Raises ContractError APPROVAL_VALIDATION_ERROR; `pointer` is `/run_id`, `/content/rawInput/env` and the like.
     """
-    run_id = _identity("run_id", run_id, limits.RUN_ID_CHARS_MAX)
-    boundary = _identity("boundary", boundary, limits.CONTENT_BYTES_MAX)
+    run_id = identity("run_id", run_id, limits.RUN_ID_CHARS_MAX)
+    boundary = identity("boundary", boundary, limits.CONTENT_BYTES_MAX)
     known, text = _checked_content(content, content_bytes_max)
     if scope != known.kind:
-        raise _refusal("scope", f"scope {scope!r} does not fit content of kind {known.kind!r}")
+        raise refusal("scope", f"scope {scope!r} does not fit content of kind {known.kind!r}")
     if boundary != boundary_of(known):
-        raise _refusal(
+        raise refusal(
             "boundary", f"boundary {boundary!r} does not belong to this content, whose is {boundary_of(known)!r}"
         )
-    _check_texts(
+    check_texts(
         reason=reason,
         initiator=initiator,
         agent_name=agent_name,
@@ -189,15 +224,20 @@ def create_request(
         app_version=app_version,
         asker_machine=asker_machine,
         asker_key=asker_key,
+        supersedes=supersedes,
+        requesters=requesters,
     )
-    _check_instants(requested_at_ms=requested_at_ms, expires_at_ms=expires_at_ms, use_by_ms=use_by_ms)
+    check_instants(
+        requested_at_ms=requested_at_ms, expires_at_ms=expires_at_ms, use_by_ms=use_by_ms, remind_at_ms=remind_at_ms
+    )
+    check_generation(generation, supersedes)
     if type(quorum) is not int or not 1 <= quorum < limits.INTEGER_MAX:
-        raise _refusal("quorum", "quorum is not a positive integer")
+        raise refusal("quorum", "quorum is not a positive integer")
     hashed = hash_of_text(scope, boundary, text)
     operation = known.operation_id if isinstance(known, OperationOutcomeContent) else ""
     return ApprovalRequest(
-        tenant=_identity("tenant", tenant, limits.NAME_CHARS_MAX),
-        request_id=request_id(run_id, scope, boundary, hashed),
+        tenant=identity("tenant", tenant, limits.NAME_CHARS_MAX),
+        request_id=_id_of(run_id, scope, boundary, hashed, generation, supersedes),
         run_id=run_id,
         scope=known.kind,
         boundary=boundary,
@@ -206,8 +246,8 @@ def create_request(
         requested_at_ms=requested_at_ms,
         reason=reason,
         initiator=initiator,
-        agent_name=_agreed("agent_name", agent_name, agent_of(known)),
-        operation_id=_agreed("operation_id", operation_id, operation),
+        agent_name=agreed("agent_name", agent_name, agent_of(known)),
+        operation_id=agreed("operation_id", operation_id, operation),
         tool_version=tool_version,
         tool_schema_digest=tool_schema_digest,
         policy_version=policy_version,
@@ -217,7 +257,17 @@ def create_request(
         quorum=quorum,
         asker_machine=asker_machine,
         asker_key=asker_key,
+        generation=generation,
+        supersedes=supersedes,
+        requesters=requesters,
+        remind_at_ms=remind_at_ms,
     )
+
+
+def _id_of(run_id: str, scope: str, boundary: str, hashed: str, generation: int, supersedes: str) -> str:
+    if generation == 1:
+        return request_id(run_id, scope, boundary, hashed)
+    return successor_id(run_id, supersedes, generation)
 
 
 _PARAMETERS = inspect.signature(create_request).parameters
@@ -234,68 +284,26 @@ def create_request_from(
     """
     for name in document:
         if name not in _FIELDS:
-            raise _refusal(str(name), f"{name!r} is no field of a request: what is not reviewed is not carried")
+            raise refusal(str(name), f"{name!r} is no field of a request: what is not reviewed is not carried")
     for name in _REQUIRED:
         if name not in document:
-            raise _refusal(name, f"{name} is missing")
+            raise refusal(name, f"{name} is missing")
     return create_request(**document, content_bytes_max=content_bytes_max)
-
-
-def _refusal(field: str, message: str, below: str = "") -> ContractError:
-    pointer = "/" + field.replace("~", "~0").replace("/", "~1") + below
-    return ContractError(Code.APPROVAL_VALIDATION_ERROR, message, pointer=pointer)
-
-
-def _identity(field: str, value: object, chars_max: int) -> str:
-    """The trimmed text. The preimage of ids is joined by line feeds, so none may be inside."""
-    if type(value) is not str:
-        raise _refusal(field, f"{field} is not text")
-    fault = fault_of_name(value.strip(), chars_max)
-    if fault is not None:
-        raise _refusal(field, f"{field} {fault}")
-    return value.strip()
 
 
 def _checked_content(content: object, bytes_max: int) -> tuple[Content, str]:
     plain = content.model_dump() if isinstance(content, Reviewed) else content
     if type(plain) is not dict:
-        raise _refusal("content", "content is not an object")
+        raise refusal("content", "content is not an object")
     try:
         text = canonical_text(plain, depth_max=limits.CONTENT_DEPTH_MAX)
         known = read_content(plain)
     except ContractError as error:
-        raise _refusal("content", f"content: {error.message}", error.pointer or "") from error
+        raise refusal("content", f"content: {error.message}", error.pointer or "") from error
     size = len(text.encode())
     if size > bytes_max:
-        raise _refusal("content", f"content has {size} bytes, at most {bytes_max} are allowed: refer to large things")
+        raise refusal("content", f"content has {size} bytes, at most {bytes_max} are allowed: refer to large things")
     return known, text
-
-
-def _check_texts(**fields: object) -> None:
-    for field, value in fields.items():
-        if field == "reason" and value is None:
-            continue
-        if type(value) is not str:
-            raise _refusal(field, f"{field} is not text")
-        if len(value) > limits.TEXT_CHARS_MAX:
-            raise _refusal(field, f"{field} has {len(value)} characters, at most {limits.TEXT_CHARS_MAX} are allowed")
-        if _NOT_IN_TEXT.search(value):
-            raise _refusal(field, f"{field} holds U+0000 or half of a surrogate pair, which no store can keep")
-
-
-def _check_instants(*, requested_at_ms: object, **later: object) -> None:
-    if type(requested_at_ms) is not int or not 0 <= requested_at_ms <= _INSTANT_MS_MAX:
-        raise _refusal("requested_at_ms", "requested_at_ms is not a number of milliseconds since 1970")
-    for field, value in later.items():
-        if value is not None and (type(value) is not int or not requested_at_ms < value <= _INSTANT_MS_MAX):
-            raise _refusal(field, f"{field} is not a number of milliseconds after requested_at_ms")
-
-
-def _agreed(field: str, given: str, reviewed: str) -> str:
-    """One value for a field that the content may name as well."""
-    if given and reviewed and given != reviewed:
-        raise _refusal(field, f"{field} {given!r} differs from the {reviewed!r} of the content")
-    return given or reviewed
 
 
 # ── believing one ──────────────────────────────────────────────────────────────────────
@@ -327,11 +335,11 @@ def _is_known(request: ApprovalRequest) -> bool:
     """Whether it is content that was found good, under its own names; if not, `verified_content` says why."""
     try:
         hashed = hash_of_text(request.scope, request.boundary, request.content_text)
-        _identity("tenant", request.tenant, limits.NAME_CHARS_MAX)
-        trimmed = _identity("run_id", request.run_id, limits.RUN_ID_CHARS_MAX)
+        identity("tenant", request.tenant, limits.NAME_CHARS_MAX)
+        trimmed = identity("run_id", request.run_id, limits.RUN_ID_CHARS_MAX)
     except (ContractError, UnicodeError):
         return False
-    named = request_id(request.run_id, request.scope, request.boundary, hashed)
+    named = _named(request, hashed)
     said = (request.version, request.run_id, request.request_hash, request.request_id)
     return said == (REQUEST_VERSION, trimmed, hashed, named)
 
@@ -343,8 +351,8 @@ def verified_content(request: ApprovalRequest) -> Content:
     try:
         plain = parse_canonical(request.content_text, depth_max=limits.CONTENT_DEPTH_MAX)
         content = read_content(plain if isinstance(plain, dict) else {})
-        _identity("tenant", request.tenant, limits.NAME_CHARS_MAX)
-        trimmed = _identity("run_id", request.run_id, limits.RUN_ID_CHARS_MAX)
+        identity("tenant", request.tenant, limits.NAME_CHARS_MAX)
+        trimmed = identity("run_id", request.run_id, limits.RUN_ID_CHARS_MAX)
     except ContractError as error:
         raise _broken(request.request_id, error.message) from error
     if content.kind != request.scope or boundary_of(content) != request.boundary or trimmed != request.run_id:
@@ -352,9 +360,16 @@ def verified_content(request: ApprovalRequest) -> Content:
     hashed = hash_of_text(request.scope, request.boundary, request.content_text)
     if hashed != request.request_hash:
         raise _broken(request.request_id, "the hash is not that of the content")
-    if request_id(request.run_id, request.scope, request.boundary, hashed) != request.request_id:
+    if _named(request, hashed) != request.request_id:
         raise _broken(request.request_id, "the id is not that of run, scope, boundary and hash")
     return content
+
+
+def _named(request: ApprovalRequest, hashed: str) -> str | None:
+    """The id that it must have; None where its generation is none."""
+    if (request.generation == 1) != (request.supersedes == "") or request.generation < 1:
+        return None
+    return _id_of(request.run_id, request.scope, request.boundary, hashed, request.generation, request.supersedes)
 
 
 def request_from_row(row: Mapping[str, Any], *, stored_under: str | None = None) -> ApprovalRequest:
@@ -390,5 +405,5 @@ def same_request(first: ApprovalRequest, second: ApprovalRequest) -> bool:
 
 _QUESTION = (
     "version", "tenant", "request_id", "run_id", "scope", "boundary", "request_hash", "content_text",
-    "initiator", "agent_name", "operation_id", "asker_machine", "asker_key",
+    "initiator", "agent_name", "operation_id", "asker_machine", "asker_key", "generation", "supersedes", "requesters",
 )  # fmt: skip

@@ -94,6 +94,20 @@ class OutcomeRow(Row):
     reason: str | None
     decided_at_ms: int
     use_by_ms: int | None
+    value_text: str | None = None
+    """Canonical JSON of what was said besides the word: an edited input, an answer."""
+    successor: str | None = None
+    """The request that takes its place, where one surely does."""
+
+    @property
+    def is_edit(self) -> bool:
+        """Whether a person has changed what was asked."""
+        return self.outcome == "superseded" and self.value_text is not None
+
+    @property
+    def asks_for_changes(self) -> bool:
+        """Whether a person wants another proposal."""
+        return self.outcome == "superseded" and self.value_text is None and self.decided_by is not None
 
     def fact_key(self) -> FactKey:
         return FactKey(self.table, self.run_id, self.request_id)
@@ -329,7 +343,7 @@ def audit_leaf(
 ) -> AuditLeafRow:
     """The next leaf of a run's audit chain."""
     detail_text = canonical_text(dict(detail))
-    return AuditLeafRow(
+    return AuditLeafRow.trusted(
         tenant=tenant,
         run_id=run_id,
         seq=seq,

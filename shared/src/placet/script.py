@@ -18,6 +18,7 @@ from placet.calls import AssistantReply, ChatMessage, ModelReply, ToolCall
 from placet.canonical import canonical_text
 from placet.errors import Certainty, Code, ContractError, ErrorClass, Failure
 from placet.plans import PLAN_TOOL, PlannedTask
+from placet.values import Usage
 
 Conversation: TypeAlias = Sequence[ChatMessage]
 _INDIRECTIONS_MAX = 8
@@ -99,6 +100,21 @@ class Script:
     working: tuple[Step, ...]
     answering: tuple[Step, ...]
 
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether it is all words: a function among its steps may do anything, and take any time."""
+        return not any(_calls_a_function(step) for step in (*self.planning, *self.working, *self.answering))
+
+    def reply(
+        self, purpose: Literal["plan", "work", "answer"], conversation: Conversation, attempt: int = 1
+    ) -> ModelReply | Failure:
+        """As `answer`, where nobody else counts what it cost: messages that it was given, characters that it wrote."""
+        said = self.answer(purpose, conversation, attempt)
+        if isinstance(said, Failure):
+            return said
+        written = len(said.text or "") + sum(len(call.input_text) for call in said.calls)
+        return said.model_copy(update={"usage": Usage(input_tokens=len(conversation), output_tokens=written)})
+
     def answer(
         self, purpose: Literal["plan", "work", "answer"], conversation: Conversation, attempt: int = 1
     ) -> ModelReply | Failure:
@@ -150,9 +166,13 @@ def _reply(step: Step, at: int) -> ModelReply | Failure:
     return ModelReply(text="".join(texts) if texts or not calls else None, calls=calls)
 
 
+def _calls_a_function(step: Step) -> bool:
+    return _calls_a_function(step.then) if isinstance(step, Fail) else callable(step)
+
+
 def _broken(what: str) -> Failure:
     return Failure(code=Code.MODEL_ANSWER_INVALID, message=what, error_class=ErrorClass.INVALID)
 
 
 def _name_of(tool: object) -> str:
-    return tool if isinstance(tool, str) else str(getattr(tool, "name", tool))
+    return tool if isinstance(tool, str) else str(getattr(tool, "name", None) or getattr(tool, "__name__", tool))

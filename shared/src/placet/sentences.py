@@ -16,6 +16,7 @@ from placet.contents import (
     Content,
     OperationOutcomeContent,
     PlanContent,
+    QuestionContent,
     TaskDispatchContent,
     TaskRoundContent,
     TaskSnapshot,
@@ -145,6 +146,11 @@ def _told(content: Content, run: str) -> str:
         case OperationOutcomeContent():
             call = call_text(content.tool_name, content.input)
             return f"Did {call} happen? Run {run} started it at {content.started_at} and never learned the outcome"
+        case QuestionContent():
+            options = (
+                "" if content.options is None else f" (one of {', '.join(map(_folded, content.options[:ITEMS_MAX]))})"
+            )
+            return f"{visible(content.agent_name)} asks in run {run}{options}: {_prose(content.question)}"
         case PlanContent(continuation="plan_only"):
             return f"Run {run} wants to give out this plan as its result: {_tasks(content.tasks)}"
         case PlanContent():

@@ -198,6 +198,10 @@ class Settings(BaseModel):
         HOUR_MS, description="the longest that any tool may take here, in milliseconds, at most a day"
     )
 
+    tool_files: Annotated[str, StringConstraints(pattern=r"^/[^\x00]*$")] | None = Field(
+        None, description="the folder, from the root on, whose files this executor gives to tools that take a file"
+    )
+
     start_timeout_ms: Annotated[int, Field(ge=0, le=HOUR_MS)] = Field(
         60_000, description="how long to wait for the servers at the start, in milliseconds, at most an hour"
     )

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from pydantic import Field, StringConstraints, ValidationError
 
 from placet import limits, strict_json
-from placet.canonical import canonical_bytes
+from placet.canonical import canonical_bytes, canonical_text, digest_of_text
 from placet.errors import Code, ContractError
 from placet.keys import FirstVersion, PrivateKeyFile, RegisteredKey, key_bytes, key_id_of, key_text
 from placet.messages import DecideApproval, invalid
@@ -55,12 +55,15 @@ class DecisionStatement(Value):
     request_hash: Word
     """Of the content that the person saw: 64 lower-case hexadecimal digits."""
     decision: Word
-    """`approve` or `reject`; `executed` or `not_executed` where the question is whether something happened."""
+    """`approve` or `reject`; `edit`, `respond`, `request_changes`; `executed` or `not_executed` where the question is
+    whether something happened."""
     decision_id: Name
     """Minted by whoever decides, and kept until there is a receipt: a repeat under it is the same decision."""
     person: Name
     reason: Text | None = None
     shown_digest: Word | None = None
+    value_digest: Word | None = None
+    """Of the value that an `edit` or `respond` comes with: SHA-256 of its canonical JSON. The value travels beside."""
     issued_at_ms: Annotated[int, Field(ge=0, lt=limits.INTEGER_MAX)]
     not_after_ms: Annotated[int, Field(ge=0, lt=limits.INTEGER_MAX)]
     """From then on it is not taken any more, unless it had been recorded before."""
@@ -77,7 +80,10 @@ class Signature(Value):
 
 
 class SignedEnvelope(Value):
-    """The envelope. Of several signatures nobody could say whose decision it is: exactly one is taken."""
+    """The envelope. Of several signatures nobody could say whose decision it is: exactly one is taken.
+
+    Where a decision comes alone, its value stands beside these as `value` (`split_value`).
+    """
 
     payloadType: str  # noqa: N815  as DSSE spells it
     payload: str
@@ -179,8 +185,35 @@ def open_envelope(text: str) -> OpenedEnvelope:
     return OpenedEnvelope(text, _base64(envelope.payload, "/payload"), signature.keyid, sig)
 
 
-def message_of(statement: DecisionStatement, signed: str) -> DecideApproval:
-    """The message that says what was signed, nothing else and nothing less; a voice is always a human's."""
+def split_value(text: str) -> tuple[str, str | None]:
+    """An envelope as it was published, and the canonical JSON of the value beside it; None where there is none.
+
+    Raises ContractError: TOO_LARGE, JSON_*.
+    """
+    if '"value"' not in text:
+        return text, None
+    plain = strict_json.parse(text, bytes_max=limits.SIGNED_BYTES_MAX + limits.VALUE_BYTES_MAX)
+    if not isinstance(plain, dict) or "value" not in plain:
+        return text, None
+    value_text = canonical_text(plain.pop("value"), depth_max=limits.CONTENT_DEPTH_MAX)
+    if len(value_text.encode()) > limits.VALUE_BYTES_MAX:
+        raise ContractError(Code.TOO_LARGE, f"more than {limits.VALUE_BYTES_MAX} bytes", pointer="/value")
+    return canonical_text(plain), value_text
+
+
+def with_value(signed: str, value_text: str | None) -> str:
+    """An envelope with its value beside it: what `split_value` takes apart."""
+    return signed if value_text is None else f'{signed.rstrip().removesuffix("}")},"value":{value_text}}}'
+
+
+def message_of(statement: DecisionStatement, signed: str, value_text: str | None = None) -> DecideApproval:
+    """The message that says what was signed, nothing else and nothing less; a voice is always a human's.
+
+    Raises ContractError(SIGNATURE_MISMATCH) for a value that is not the signed one.
+    """
+    if (None if value_text is None else digest_of_text(value_text)) != statement.value_digest:
+        told = "the value_text beside the signature is not the one that was signed"
+        raise ContractError(Code.SIGNATURE_MISMATCH, told, pointer="/value")
     return DecideApproval(
         tenant=statement.tenant,
         run_id=statement.run_id,
@@ -191,6 +224,7 @@ def message_of(statement: DecisionStatement, signed: str) -> DecideApproval:
         reviewer=Principal(kind=PrincipalKind.HUMAN, id=statement.person),
         reason=statement.reason,
         shown_digest=statement.shown_digest,
+        value_text=value_text,
         signed=signed,
     )
 

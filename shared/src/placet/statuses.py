@@ -19,14 +19,17 @@ RUN_STATUSES = RUN_ACTIVE | RUN_TERMINAL
 # ── approval ───────────────────────────────────────────────────────────────────────────
 
 APPROVAL_ACTIVE = frozenset({"open"})
-APPROVAL_TERMINAL = frozenset({"approved", "rejected", "expired", "cancelled", "superseded", "revoked", "settled"})
+APPROVAL_TERMINAL = frozenset(
+    {"approved", "rejected", "answered", "expired", "cancelled", "superseded", "revoked", "settled"}
+)
 """`revoked`: approved, then taken back before it was consumed; `settled`: a person said whether it happened."""
 APPROVAL_STATUSES = APPROVAL_ACTIVE | APPROVAL_TERMINAL
 
 # ── operation ──────────────────────────────────────────────────────────────────────────
 
-OPERATION_ACTIVE = frozenset({"started", "waiting", "reconciling", "needs_operator"})
-"""`waiting`: for the next attempt; `reconciling`: the tool's world is asked; `needs_operator`: a person is."""
+OPERATION_ACTIVE = frozenset({"lapsed", "started", "waiting", "reconciling", "needs_operator"})
+"""`lapsed`: not started, since its approval was not used in time, and asked about again;
+`waiting`: for the next attempt; `reconciling`: the tool's world is asked; `needs_operator`: a person is."""
 OPERATION_TERMINAL = frozenset({"succeeded", "failed", "refused", "cancelled"})
 OPERATION_STATUSES = OPERATION_ACTIVE | OPERATION_TERMINAL
 

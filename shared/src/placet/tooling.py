@@ -8,9 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO, NoReturn
 
+from placet.filerefs import FileRef
 from placet.instants import Instant
+
+
+def _no_refer(path: str) -> FileRef:
+    raise NotExecuted(f"{path!r} cannot be referred to: nothing runs this tool that has files")
+
+
+def _no_copy(file: FileRef) -> NoReturn:
+    raise NotExecuted(f"{file.path!r} has not been copied: nothing runs this tool that has files")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +40,9 @@ class ToolContext:
     """The agent that asked; empty for a call that the plan itself makes."""
     is_cancelled: Callable[[], bool] = lambda: False
     seconds_left: Callable[[], float] = lambda: float("inf")
+    refer_to: Callable[[str], FileRef] = _no_refer
+    copy_of: Callable[[FileRef], str] = _no_copy
+    open_copy: Callable[[FileRef], BinaryIO] = _no_copy
 
     @property
     def cancelled(self) -> bool:
@@ -41,6 +53,18 @@ class ToolContext:
     def left_s(self) -> float:
         """Seconds until the deadline, never negative: what to give to a client or a subprocess as its timeout."""
         return max(0.0, self.seconds_left())
+
+    def refer(self, path: str) -> FileRef:
+        """A file of the executor as it is now, for an agent to name in a later call. Raises NotExecuted."""
+        return self.refer_to(path)
+
+    def path_of(self, file: FileRef) -> str:
+        """Where the verified copy of a file of the input is, until the attempt ends; for its owner to read only."""
+        return self.copy_of(file)
+
+    def open(self, file: FileRef) -> BinaryIO:
+        """The verified copy of a file of the input, open for reading."""
+        return self.open_copy(file)
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,14 +60,30 @@ class Waiting(View):
     expires_at_ms: int | None = None
 
 
+class Parked(View):
+    """A message of a run that nobody could handle: until it is sent again, the run may wait for it in vain."""
+
+    id: str
+    code: str
+    reason: str
+    at_ms: int
+
+
 class RunView(RunSummary):
-    """A run."""
+    """A run. `parked`: why it may be stuck; none once it has ended, and none of what was applied since."""
 
     terminal: bool
+    attempt: int = 1
+    """1, and one more for every continuation after a decision of a person."""
+    trace_id: str = ""
+    """Of this attempt."""
+    resumed_from: str | None = None
+    """The trace of the attempt before."""
     answer: str | None = None
     failure: FailureView | None = None
     tasks: list[TaskView] = []
     waiting_for: list[Waiting] = []
+    parked: list[Parked] = []
     as_of_ms: int
 
 
@@ -97,6 +113,10 @@ class OutcomeView(View):
     decision_id: str | None = None
     reason: str | None = None
     decided_at_ms: int | None = None
+    value_text: str | None = None
+    """What was said besides the word, as canonical JSON: an edited input, an answer."""
+    successor: str | None = None
+    """The request that has taken its place, where a person edited what was asked."""
 
 
 class RevocationView(View):
@@ -180,6 +200,12 @@ class RequestView(RequestSummary):
     app_version: str | None = None
     quorum: int = 1
     use_by_ms: int | None = None
+    remind_at_ms: int | None = None
+    generation: int = 1
+    supersedes: str | None = None
+    """The request whose place it has taken."""
+    requesters: list[str] = []
+    """Who has edited what is asked, and so cannot approve it."""
     findings: list[HazardView] = []
     votes: list[VoteView] = []
     decision: OutcomeView | None = None
@@ -223,6 +249,45 @@ class Trace(View):
     run_id: str
     status: str
     entries: list[TraceEntry]
+    as_of_ms: int
+
+
+class JournalEntryView(View):
+    """An applied message exactly as it is kept: `message` is its envelope, `facts` what the rules were told with it."""
+
+    machine: str
+    key: str
+    version: int
+    message_id: str
+    message: str
+    facts: str
+    at_ms: int
+
+
+class JournalPage(View):
+    """The journals of a run, by machine, key and version. `next`: what to send as `after` for the next page."""
+
+    run_id: str
+    items: list[JournalEntryView]
+    next: str | None = None
+
+
+class StateView(View):
+    """The state of one machine exactly as it is kept."""
+
+    machine: str
+    key: str
+    version: int
+    status: str
+    body: str
+
+
+class RunFacts(View):
+    """What is stored of a run besides its journals: every state, and every row of each table of facts."""
+
+    run_id: str
+    states: list[StateView]
+    tables: dict[str, list[dict[str, Any]]]
     as_of_ms: int
 
 

@@ -32,7 +32,8 @@ class Asked:
 def asked_to_decide(message: DecideApproval) -> Asked:
     """The decision, without what only the wire knows."""
     person_id = message.reviewer.id.strip()
-    content = digest_hex(message.decision, message.request_hash, person_id, message.reason or "")
+    said = () if message.value_text is None else (message.value_text,)
+    content = digest_hex(message.decision, message.request_hash, person_id, message.reason or "", *said)
     return Asked(message.decision_id, person_id, message.request_hash, content)
 
 
@@ -57,6 +58,7 @@ def receipt(state: ApprovalState, asked: Asked, answer: str, now_ms: Instant, fa
         outcome=state.outcome,
         decided_by=state.decided_by,
         decided_at_ms=state.decided_at_ms,
+        successor=state.successor,
         recorded_at_ms=now_ms,
         failure=failure,
     )
@@ -92,16 +94,25 @@ def answered(
 
 
 def refused(
-    state: ApprovalState, asked: Asked, answer: str, now_ms: Instant, code: Code, message: str, *effects: Effect
+    state: ApprovalState,
+    asked: Asked,
+    answer: str,
+    now_ms: Instant,
+    code: Code,
+    message: str,
+    *effects: Effect,
+    pointer: str | None = None,
 ) -> Transition[ApprovalState]:
     """A refusal, written down like every final answer about an existing request."""
-    failure = Failure(code=code, message=message, error_class=ErrorClass.APPROVAL)
+    failure = Failure(code=code, message=message, error_class=ErrorClass.APPROVAL, pointer=pointer)
     return answered(state, asked, answer, now_ms, *effects, failure=failure)
 
 
-def unanswered(message: ApprovalMessage, answer: str, code: Code, words: str) -> Transition[ApprovalState]:
+def unanswered(
+    message: ApprovalMessage, answer: str, code: Code, words: str, pointer: str | None = None
+) -> Transition[ApprovalState]:
     """An answer about nothing that is stored: it changes nothing and writes nothing."""
-    failure = Failure(code=code, message=words, error_class=ErrorClass.INVALID)
+    failure = Failure(code=code, message=words, error_class=ErrorClass.INVALID, pointer=pointer)
     told = Receipt(answer=answer, run_id=message.run_id, request_id=message.request_id, failure=failure)
     return absorb(words, Reply(told))
 

@@ -4,31 +4,29 @@ Order (DESIGN §5.5, conformance C15), first match answers:
 the voice is believed (signature, key, environment, every field as it was signed) → reviewer and word → the request
 exists → its row verifies → the same decision again → the signature is in its time → the quoted hash is the request's
 (else stale) → the decision's id is new → this person may decide → not decided yet (else conflict, closed or expired)
-→ the run still wants it → in time → this person has not voted. Stale comes before conflict: whoever looked at other
-bytes learns that first. The time of a signature comes after the repeat: whoever asks late for the receipt of what was
-recorded in time gets it.
+→ the run still wants it → in time → this person has not voted → the value answers the question. Stale comes before
+conflict: whoever looked at other bytes learns that first. The time of a signature comes after the repeat: whoever asks
+late for the receipt of what was recorded in time gets it.
 
 Of a voice that is not believed nothing is written, not even an answer: its decision id is still its owner's.
 """
 
 from __future__ import annotations
 
-from placet.errors import Code, Failure, TerminalError
+from placet import limits
+from placet.decision_words import check_said, check_value, words_for
+from placet.errors import Code, ContractError, Failure, TerminalError
 from placet.facts import Facts
 from placet.instants import Instant
 from placet.machine import Effect, Record, Transition, refuse
 from placet.messages import RUN, DecideApproval, OutcomeWord
-from placet.requests import ApprovalRequest, verify_request
+from placet.requests import ApprovalRequest, successor_id, verified_content, verify_request
 from placet.rows import VoteRow
 from placet.statuses import RUN_TERMINAL
 from placet.values import PrincipalKind
 from placet.voices import Heard, Voices
 from placet_approval.answers import Asked, answered, asked_to_decide, refused, unanswered, unknown
 from placet_approval.state import ApprovalState, Vote, settled
-
-WORDS = ("approve", "reject")
-OUTCOME_WORDS = ("executed", "not_executed")
-"""The words for the question whether an operation happened."""
 
 
 def decide(
@@ -38,12 +36,16 @@ def decide(
     heard = voices.hear(message, facts, now_ms)
     if isinstance(heard, Failure):
         return refuse(heard.code, heard.message, run_id=message.run_id, pointer=heard.pointer, keep=True)
-    words = _words_for(state)
+    words = words_for(state.scope if state is not None else None)
     if not message.reviewer.id.strip():
         return unanswered(message, "invalid", Code.APPROVAL_VALIDATION_ERROR, "the reviewer has no id")
     if message.decision not in words:
         told = f"{message.decision!r} is no decision here: say {' or '.join(words)}"
-        return unanswered(message, "invalid", Code.APPROVAL_VALIDATION_ERROR, told)
+        return unanswered(message, "invalid", Code.APPROVAL_VALIDATION_ERROR, told, "/decision")
+    try:
+        check_said(message.decision, message.value_text, message.reason)
+    except ContractError as error:
+        return unanswered(message, "invalid", error.code, error.message, error.pointer)
     if state is None:
         return unknown(message)
     asked = asked_to_decide(message)
@@ -66,6 +68,7 @@ def decide(
     return (
         _allowed(state, message, asked, request, now_ms)
         or _too_late(state, asked, facts, now_ms)
+        or _unfit(state, message, asked, request, now_ms)
         or _vote(state, message, asked, request, now_ms, heard)
     )
 
@@ -77,12 +80,6 @@ def _out_of_time(heard: Heard, now_ms: Instant) -> str:
     if heard.until_ms is not None and now_ms >= heard.until_ms:
         return "the signature is too old: decide again, under the same decision id"
     return ""
-
-
-def _words_for(state: ApprovalState | None) -> tuple[str, ...]:
-    if state is None:
-        return WORDS + OUTCOME_WORDS
-    return OUTCOME_WORDS if state.scope == "operation_outcome" else WORDS
 
 
 def _fault_of_row(state: ApprovalState, request: ApprovalRequest | None) -> str:
@@ -101,11 +98,16 @@ def _fault_of_row(state: ApprovalState, request: ApprovalRequest | None) -> str:
 def _allowed(
     state: ApprovalState, message: DecideApproval, asked: Asked, request: ApprovalRequest, now_ms: Instant
 ) -> Transition[ApprovalState] | None:
-    """The refusal of somebody who may not decide this: by person, over who set it going; never a machine."""
+    """The refusal of somebody who may not decide this: by person, over who set it going; never a machine.
+
+    Whoever started a run may answer its questions: an answer lets nothing happen.
+    """
     if message.reviewer.kind is not PrincipalKind.HUMAN:
         told = f"a {message.reviewer.kind.value} cannot decide, only a person can"
-    elif request.initiator and asked.person_id == request.initiator.strip():
+    elif request.initiator and asked.person_id == request.initiator.strip() and request.scope != "question":
         told = "whoever started the run cannot decide its requests: ask somebody else"
+    elif message.decision == "approve" and asked.person_id in request.requesting:
+        told = "whoever has edited what is asked cannot approve it: ask somebody else to look at it"
     else:
         return None
     return refused(state, asked, "not_allowed", now_ms, Code.APPROVER_NOT_ALLOWED, told)
@@ -117,7 +119,7 @@ def _too_late(state: ApprovalState, asked: Asked, facts: Facts, now_ms: Instant)
         told = "the approval was taken back: a new request is needed"
         return refused(state, asked, "closed", now_ms, Code.APPROVAL_REVOKED, told)
     if state.outcome in ("cancelled", "superseded"):
-        return refused(state, asked, "closed", now_ms, Code.APPROVAL_CLOSED, f"the request was {state.outcome}")
+        return refused(state, asked, "closed", now_ms, Code.APPROVAL_CLOSED, _closed(state))
     if state.outcome == "expired":
         return refused(state, asked, "expired", now_ms, Code.APPROVAL_EXPIRED, "the request's time is over")
     if state.outcome is not None:
@@ -137,6 +139,32 @@ def _too_late(state: ApprovalState, asked: Asked, facts: Facts, now_ms: Instant)
         told = f"{asked.person_id} has already voted: {mine.decision}"
         return refused(state, asked, "conflict", now_ms, Code.APPROVAL_CONFLICT, told)
     return None
+
+
+def _closed(state: ApprovalState) -> str:
+    if state.successor is not None:
+        return f"the request was edited by {state.decided_by}: {state.successor} has taken its place, look at that one"
+    if state.outcome == "superseded" and state.decided_by is not None:
+        return f"{state.decided_by} has asked for changes: what is proposed then is another request"
+    return f"the request was {state.outcome}"
+
+
+def _unfit(
+    state: ApprovalState, message: DecideApproval, asked: Asked, request: ApprovalRequest, now_ms: Instant
+) -> Transition[ApprovalState] | None:
+    """The refusal of a value that does not answer this question, which stays open."""
+    if message.decision not in ("edit", "respond"):
+        return None
+    try:
+        value = check_said(message.decision, message.value_text, message.reason)
+        check_value(verified_content(request), message.decision, value)
+    except ContractError as error:
+        told, pointer = error.message, error.pointer
+    else:
+        if message.decision != "edit" or request.generation < limits.GENERATIONS_MAX:
+            return None
+        told, pointer = f"it was edited {request.generation - 1} times, which is the most: reject it instead", None
+    return refused(state, asked, "invalid", now_ms, Code.APPROVAL_VALIDATION_ERROR, told, pointer=pointer)
 
 
 def _vote(
@@ -174,18 +202,33 @@ def _vote(
             persons=persons,
             decision_id=asked.decision_id,
             reason=message.reason,
-            use_by_ms=request.use_by_ms,
+            use_by_ms=request.use_by_ms if outcome == "approved" else None,
+            value_text=message.value_text,
+            successor=_successor(request) if message.decision == "edit" else None,
         )
         effects += [row, told]
     ends = [at for at in (state.expires_at_ms, heard.until_ms) if at is not None]
     return answered(after, asked, "accepted", now_ms, *effects, before_ms=min(ends, default=None))
 
 
+def _successor(request: ApprovalRequest) -> str:
+    return successor_id(request.run_id, request.request_id, request.generation + 1)
+
+
+_AT_ONCE: dict[str, OutcomeWord] = {
+    "reject": "rejected",
+    "respond": "answered",
+    "edit": "superseded",
+    "request_changes": "superseded",
+}
+"""One person's word is enough for what lets nothing happen."""
+
+
 def _decided(votes: tuple[Vote, ...], quorum: int) -> tuple[OutcomeWord, tuple[str, ...]] | None:
-    """The outcome of the votes and whose votes made it: any reject rejects, everything else needs the quorum."""
+    """The outcome of the votes and whose votes made it: only what lets something happen needs the quorum."""
     word = votes[-1].decision
-    if word == "reject":
-        return "rejected", (votes[-1].person_id,)
+    if word in _AT_ONCE:
+        return _AT_ONCE[word], (votes[-1].person_id,)
     persons = tuple(vote.person_id for vote in votes if vote.decision == word)
     if len(persons) < quorum:
         return None

@@ -19,11 +19,13 @@ from placet.messages import (
     APPROVAL,
     OPERATION,
     RUN,
+    ApprovalExpiring,
     CloseApproval,
     DecideApproval,
     ExpireApproval,
     Message,
     OutcomeWord,
+    RemindApproval,
     RequestApproval,
     RevokeApproval,
 )
@@ -34,6 +36,7 @@ from placet.voices import NoVoices, Voices
 from placet_approval.answers import answered, asked_to_revoke, refused, unanswered, unknown
 from placet_approval.decisions import decide
 from placet_approval.state import ApprovalState, settled
+from placet_approval.succession import fault_of_succession
 
 NOT_CONSUMED = (None, "waiting")
 """States of an operation in which taking its approval back still stops something: never started, or between two
@@ -46,7 +49,7 @@ class ApprovalMachine:
     name = APPROVAL
     state_type = ApprovalState
     messages: frozenset[type[Message]] = frozenset(
-        {RequestApproval, DecideApproval, RevokeApproval, ExpireApproval, CloseApproval}
+        {RequestApproval, DecideApproval, RevokeApproval, ExpireApproval, RemindApproval, CloseApproval}
     )
 
     def __init__(self, voices: Voices | None = None) -> None:
@@ -57,7 +60,8 @@ class ApprovalMachine:
         """The question's row, the first answer under a decision id, and how run and operation stand."""
         match message:
             case RequestApproval():
-                return (FactKey("approval_request", message.run_id, message.request_id),)
+                own = (FactKey("approval_request", message.run_id, message.request_id),)
+                return own if message.request.generation == 1 else own + _before(message)
             case DecideApproval():
                 return (
                     FactKey("approval_request", message.run_id, message.request_id),
@@ -84,6 +88,8 @@ class ApprovalMachine:
                 return _revoke(asked, message, facts, now_ms)
             case ExpireApproval():
                 return _expire(asked, message, now_ms)
+            case RemindApproval():
+                return _remind(asked, message, now_ms)
             case CloseApproval():
                 return _close(state, known, message, now_ms)
             case _:
@@ -105,13 +111,24 @@ def _request(
         return _no_request(message)
     if known is not None and known.is_asked:
         return _asked_again(known, message, facts)
-    return _open(known, message, now_ms)
+    return _open(known, message, facts, now_ms)
 
 
-def _open(withdrawn: ApprovalState | None, message: RequestApproval, now_ms: Instant) -> Transition[ApprovalState]:
+def _before(message: RequestApproval) -> tuple[FactKey, ...]:
+    """What it takes the place of."""
+    supersedes = message.request.supersedes
+    return (
+        FactKey("approval_request", message.run_id, supersedes),
+        FactKey("approval_outcome", message.run_id, supersedes),
+    )
+
+
+def _open(
+    withdrawn: ApprovalState | None, message: RequestApproval, facts: Facts, now_ms: Instant
+) -> Transition[ApprovalState]:
     """Write the question down. One that was closed before it came is answered with that at once."""
     request = message.request
-    fault = _fault_of(message, request)
+    fault = _fault_of(message, request) or fault_of_succession(request, facts)
     if fault:
         return refuse(Code.APPROVAL_INTEGRITY_ERROR, fault, run_id=message.run_id)
     state = ApprovalState(
@@ -125,6 +142,8 @@ def _open(withdrawn: ApprovalState | None, message: RequestApproval, now_ms: Ins
         asker_key=request.asker_key,
         asker_pool=message.asker_pool,
         expires_at_ms=None if request.expires_at_ms is None else Instant(request.expires_at_ms),
+        remind_at_ms=None if request.remind_at_ms is None else Instant(request.remind_at_ms),
+        generation=request.generation,
     )
     row = Record(RequestRow(tenant=request.tenant, run_id=request.run_id, request=request))
     if withdrawn is not None:
@@ -133,8 +152,12 @@ def _open(withdrawn: ApprovalState | None, message: RequestApproval, now_ms: Ins
         return move(closed, row, outcome, told)
     if state.expires_at_ms is None:
         return move(state, row)
-    timer = ExpireApproval(tenant=state.tenant, run_id=state.run_id, request_id=state.request_id)
-    return move(state, row, Send(timer, not_before=state.expires_at_ms))
+    expire = ExpireApproval(tenant=state.tenant, run_id=state.run_id, request_id=state.request_id)
+    timers = [Send(expire, not_before=state.expires_at_ms)]
+    if state.remind_at_ms is not None:
+        remind = RemindApproval(tenant=state.tenant, run_id=state.run_id, request_id=state.request_id)
+        timers.append(Send(remind, not_before=state.remind_at_ms))
+    return move(state, row, *timers)
 
 
 def _fault_of(message: RequestApproval, request: ApprovalRequest) -> str:
@@ -187,6 +210,23 @@ def _expire(state: ApprovalState | None, message: ExpireApproval, now_ms: Instan
         return not_yet(state, message, state.expires_at_ms)
     after, row, told = settled(state, "expired", now_ms)
     return move(after, row, told)
+
+
+def _remind(state: ApprovalState | None, message: RemindApproval, now_ms: Instant) -> Transition[ApprovalState]:
+    """Once, and only what can still be decided; the instant is the request's own (M05)."""
+    if state is None:
+        return unknown(message)
+    if state.outcome is not None or state.remind_at_ms is None or state.expires_at_ms is None:
+        return absorb(f"nobody is to be reminded: the request is {state.status}")
+    if now_ms < state.remind_at_ms:
+        return not_yet(state, message, state.remind_at_ms)
+    after = state.model_copy(update={"remind_at_ms": None})
+    if state.is_expired(now_ms) or state.asker_machine != RUN:
+        return move(after)
+    word = ApprovalExpiring(
+        tenant=state.tenant, run_id=state.run_id, request_id=state.request_id, expires_at_ms=state.expires_at_ms
+    )
+    return move(after, Send(word))
 
 
 def _close(

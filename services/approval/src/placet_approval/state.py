@@ -11,10 +11,11 @@ from placet.requests import Scope
 from placet.rows import OutcomeRow
 from placet.values import PoolName, Value
 
-Status = Literal["open", "approved", "rejected", "expired", "cancelled", "superseded", "revoked", "settled"]
+Status = Literal["open", "approved", "rejected", "answered", "expired", "cancelled", "superseded", "revoked", "settled"]
 _STATUS: dict[OutcomeWord, Status] = {
     "approved": "approved",
     "rejected": "rejected",
+    "answered": "answered",
     "expired": "expired",
     "cancelled": "cancelled",
     "superseded": "superseded",
@@ -44,12 +45,17 @@ class ApprovalState(State):
     asker_key: str = ""
     asker_pool: PoolName = ""
     expires_at_ms: Instant | None = None
+    remind_at_ms: Instant | None = None
+    """When people are to be reminded; None once they were, or where they are not."""
+    generation: int = 1
     votes: tuple[Vote, ...] = ()
     answers: int = 0
     """Final answers given, refusals included: the number of the last `decision_attempt`."""
     outcome: OutcomeWord | None = None
     decided_by: str | None = None
     decided_at_ms: Instant | None = None
+    successor: str | None = None
+    """The request that has taken its place."""
 
     @property
     def is_asked(self) -> bool:
@@ -86,11 +92,19 @@ def settled(
     decision_id: str | None = None,
     reason: str | None = None,
     use_by_ms: int | None = None,
+    value_text: str | None = None,
+    successor: str | None = None,
 ) -> tuple[ApprovalState, Record, Send]:
     """The state after its one outcome, the outcome's row, and the word to whoever asked."""
     decided_by = ",".join(persons) or None
     after = state.model_copy(
-        update={"status": _STATUS[outcome], "outcome": outcome, "decided_by": decided_by, "decided_at_ms": now_ms}
+        update={
+            "status": _STATUS[outcome],
+            "outcome": outcome,
+            "decided_by": decided_by,
+            "decided_at_ms": now_ms,
+            "successor": successor,
+        }
     )
     row = OutcomeRow(
         tenant=state.tenant,
@@ -103,5 +117,7 @@ def settled(
         reason=reason,
         decided_at_ms=now_ms,
         use_by_ms=use_by_ms,
+        value_text=value_text,
+        successor=successor,
     )
     return after, Record(row), after.told()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import wraps
-from typing import Any, ParamSpec
+from typing import Any, NamedTuple, ParamSpec
 
 from pydantic import ValidationError
 
@@ -47,7 +47,7 @@ P = ParamSpec("P")
 # ── content, from the state alone ──────────────────────────────────────────────────────
 
 
-def _content(make: Callable[P, Content]) -> Callable[P, Content]:
+def checked_content(make: Callable[P, Content]) -> Callable[P, Content]:
     """Content that cannot be asked about raises ContractError APPROVAL_VALIDATION_ERROR, as `create_request` does."""
 
     @wraps(make)
@@ -77,7 +77,7 @@ def _snapshot(state: RunState, task: Task, result_bytes_max: int | None = None) 
     )
 
 
-@_content
+@checked_content
 def plan_content(state: RunState, tasks: Iterable[Task]) -> Content:
     """The whole plan, and whether it is to be executed or only given out."""
     return PlanContent(
@@ -86,7 +86,7 @@ def plan_content(state: RunState, tasks: Iterable[Task]) -> Content:
     )
 
 
-@_content
+@checked_content
 def round_content(state: RunState, completed: list[Task], upcoming: list[Task]) -> Content:
     """What the round just ended brought, and what comes next."""
     share = min(limits.RESULT_BYTES_MAX, RESULTS_BYTES_MAX // max(len(completed), 1))
@@ -96,13 +96,13 @@ def round_content(state: RunState, completed: list[Task], upcoming: list[Task]) 
     )
 
 
-@_content
+@checked_content
 def dispatch_content(state: RunState, task: Task) -> Content:
     """One task about to start."""
     return TaskDispatchContent(task=_snapshot(state, task))
 
 
-@_content
+@checked_content
 def call_content(
     task_id: str, call: Call, raw_input: dict[str, Any], validated: dict[str, Any], *, consequential: bool
 ) -> Content:
@@ -180,6 +180,16 @@ def is_still_asked(draft: Draft, request: PendingRequest) -> bool:
 # ── asking ─────────────────────────────────────────────────────────────────────────────
 
 
+class Place(NamedTuple):
+    """Whose place a question takes."""
+
+    request_id: str
+    generation: int
+    """Of the question that takes it."""
+    requesters: str = ""
+    """Who has edited what is asked, one person id a line."""
+
+
 def ask(
     draft: Draft,
     content: Content,
@@ -189,6 +199,7 @@ def ask(
     position: int | None = None,
     operation_id: str = "",
     tool: ToolSpec | None = None,
+    place: Place | None = None,
 ) -> ApprovalRequest:
     """Put a question to people, durably. Raises ContractError where it cannot be put, e.g. too large to be read."""
     state, now_ms = draft.state, draft.now_ms
@@ -212,6 +223,10 @@ def ask(
         use_by_ms=use_by,
         quorum=judgement.quorum,
         asker_machine=RUN,
+        generation=place.generation if place else 1,
+        supersedes=place.request_id if place else "",
+        requesters=place.requesters if place else "",
+        remind_at_ms=_remind_at(judgement, now_ms, expires_at),
     )
     draft.requests.append(
         PendingRequest(
@@ -223,12 +238,15 @@ def ask(
             position=position,
             operation_id=operation_id or None,
             asked_at_ms=now_ms,
+            generation=request.generation,
+            requesters=request.requesters,
+            on_expiry=judgement.on_expiry,
         )
     )
     draft.send(
         RequestApproval(tenant=state.tenant, run_id=state.run_id, request_id=request.request_id, request=request)
     )
-    if not operation_id:  # the leaf of an operation's proposal names its question
+    if not operation_id or place:  # the leaf of an operation's proposal names its first question
         draft.audit(
             "approval.requested",
             request.request_id,
@@ -236,8 +254,17 @@ def ask(
             boundary=request.boundary,
             request_hash=request.request_hash,
             rule=judgement.rule,
+            supersedes=request.supersedes or None,
         )
     return request
+
+
+def _remind_at(judgement: Judgement, now_ms: Instant, expires_at_ms: Instant | None) -> int | None:
+    """No reminder of what expires sooner than that."""
+    if judgement.remind_before_ms is None or expires_at_ms is None:
+        return None
+    at_ms = expires_at_ms - judgement.remind_before_ms
+    return at_ms if at_ms > now_ms else None
 
 
 # ── what gates look at ─────────────────────────────────────────────────────────────────

@@ -6,29 +6,38 @@ a revocation. The request must verify, and it must be what the run would ask tod
 
 from __future__ import annotations
 
-from placet.canonical import canonical_text
+from placet.canonical import canonical_text, digest_of_text
 from placet.errors import Code, ContractError, ErrorClass, Failure, PlacetError
 from placet.messages import ApprovalDecided, ExecuteOperation
 from placet.requests import ApprovalRequest, verify_request
 from placet.rows import OutcomeRow
 from placet_dispatcher.asking import asks_call, is_still_asked, read_object
 from placet_dispatcher.draft import Draft
+from placet_dispatcher.edits import ask_edited, ask_once_more, renew, replan
 from placet_dispatcher.graph import in_order
 from placet_dispatcher.planning import begin
 from placet_dispatcher.proposals import digest_of_call
-from placet_dispatcher.states import Call, Ending, PendingRequest
-from placet_dispatcher.words import refusal
+from placet_dispatcher.questions import answer_of, asks_question
+from placet_dispatcher.states import PER_CALL, Call, Ending, PendingRequest
+from placet_dispatcher.words import answered, refusal, unanswered
 
-_OUTCOMES = frozenset({"approved", "rejected", "expired", "cancelled", "superseded"})
+_OUTCOMES = frozenset({"approved", "rejected", "answered", "expired", "cancelled", "superseded"})
 _ENDINGS = {
     "rejected": ("rejected", Code.APPROVAL_REJECTED, "was rejected"),
     "expired": ("expired", Code.APPROVAL_EXPIRED, "was not decided in time"),
     "revoked": ("rejected", Code.APPROVAL_REVOKED, "was approved, and the approval taken back"),
     "cancelled": ("cancelled", Code.APPROVAL_CLOSED, "was closed"),
     "superseded": ("cancelled", Code.APPROVAL_CLOSED, "was superseded"),
+    "changes": ("rejected", Code.APPROVAL_REJECTED, "should be changed, which nobody can do here"),
 }
 _CALL_CODES = {word: code for word, (_, code, _) in _ENDINGS.items()}
-_SCOPES = {"plan": "the plan", "task_round": "the next round", "task_dispatch": "the task"}
+_SCOPES = {
+    "plan": "the plan",
+    "task_round": "the next round",
+    "task_dispatch": "the task",
+    "tool_call": "a call",
+    "question": "a question",
+}
 
 
 # ── believing ──────────────────────────────────────────────────────────────────────────
@@ -46,26 +55,55 @@ def decide(draft: Draft, message: ApprovalDecided) -> str | None:
         return "no such outcome"
     revocation = draft.facts.revocation(run_id, pending.request_id)
     decision = "revoked" if revocation is not None and outcome.outcome == "approved" else outcome.outcome
+    decision = "changes" if outcome.asks_for_changes else decision
     if pending.decision == decision:
         return "decided already"
-    fault = _fault(draft, pending, outcome, draft.facts.request(run_id, pending.request_id))
-    if fault is not None:
-        draft.end_at_once("failed", fault, request_id=pending.request_id)
+    request = draft.facts.request(run_id, pending.request_id)
+    fault = _fault(draft, pending, outcome, request)
+    if fault is not None or request is None:
+        draft.end_at_once("failed", fault or _stale(""), request_id=pending.request_id)
         return None
     draft.audit(
         "approval.decided",
         pending.request_id,
-        outcome=decision,
+        outcome=outcome.outcome if revocation is None else decision,
         request_hash=pending.request_hash,
         decided_by=outcome.decided_by,
         decision_id=outcome.decision_id,
+        value=None if outcome.value_text is None else digest_of_text(outcome.value_text),
+        successor=outcome.successor,
     )
+    if outcome.is_edit:
+        ask_edited(draft, at, outcome, request)
+        return None
+    if decision == "expired" and pending.on_expiry == "ask_again":
+        ask_once_more(draft, at, request)
+        return None
     reason = revocation.reason if revocation is not None else outcome.reason
-    decided = pending.model_copy(update={"decision": decision, "reason": reason, "decided_by": outcome.decided_by})
-    draft.requests[at] = decided
-    if decision != "approved" and pending.scope != "tool_call":
-        draft.end_soon(_ending(decided, decision))
+    draft.requests[at] = pending.model_copy(
+        update={
+            "decision": decision,
+            "reason": reason,
+            "decided_by": outcome.decided_by,
+            "value_text": outcome.value_text,
+            "use_by_ms": outcome.use_by_ms,
+        }
+    )
+    _follow(draft, at)
     return None
+
+
+def _follow(draft: Draft, at: int) -> None:
+    """What follows from a decision before the others are in: an end of the run, or another plan."""
+    decided = draft.requests[at]
+    decision = decided.decision or ""
+    if decided.scope in PER_CALL:
+        if decision == "expired" and decided.on_expiry == "fail":
+            draft.end_soon(_ending(decided, decision))
+    elif decision == "changes" and draft.state.mode in ("goal", "plan_only"):
+        replan(draft, at, decided.reason)
+    elif decision != "approved":
+        draft.end_soon(_ending(decided, decision))
 
 
 def _fault(
@@ -83,8 +121,9 @@ def _fault(
     if outcome.outcome not in _OUTCOMES or outcome.request_hash != request.request_hash:
         return _integrity(f"the outcome of {pending.request_id} does not belong to its request")
     # A call is compared when it is released, with the tools and schemas of that instant.
-    is_moot = pending.scope != "tool_call" and not is_still_asked(draft, pending)
-    if request.request_hash != pending.request_hash or is_moot:
+    is_moot = pending.scope not in PER_CALL and not is_still_asked(draft, pending)
+    asked_by = (request.request_hash, request.requesters)
+    if asked_by != (pending.request_hash, pending.requesters) or is_moot:
         return _stale(f"what {pending.request_id} asked is not what the run would do now")
     return None
 
@@ -113,15 +152,26 @@ def _ending(request: PendingRequest, decision: str) -> Ending:
 
 
 def release(draft: Draft) -> None:
-    """Act upon every decision at once, as soon as none is missing (D04)."""
-    if not draft.requests or draft.is_undecided:
+    """Act upon every decision at once, as soon as none is missing (D04); where the run says so, upon each (M56)."""
+    held: list[PendingRequest] = []
+    if draft.is_undecided and draft.state.release == "each":
+        # Calls of tasks at work depend on nothing that is still asked about; everything else waits.
+        held = [request for request in draft.requests if request.decision is None or request.scope not in PER_CALL]
+    elif draft.is_undecided:
         return
-    stale = next((request for request in draft.requests if not _is_safe(draft, request)), None)
+    if len(held) == len(draft.requests):
+        return
+    stale = next((request for request in draft.requests if request not in held and not _is_safe(draft, request)), None)
     if stale is not None:  # before any of them acts: nothing runs
         failure = _stale(f"what {stale.request_id} approved is not what would run today")
         draft.end_now("failed", failure, request_id=stale.request_id)
         return
-    decided, draft.requests = draft.requests, []
+    if _renewed(draft) and draft.state.release == "all":
+        return
+    decided = [request for request in draft.requests if request.decision is not None and request not in held]
+    if not decided:
+        return
+    draft.requests = [request for request in draft.requests if request not in decided]
     draft.change(attempt=draft.state.attempt + 1)
     for request in decided:
         if request.scope == "plan":
@@ -137,15 +187,33 @@ def release(draft: Draft) -> None:
             _release_call(draft, request)
 
 
+def _renewed(draft: Draft) -> bool:
+    """Ask anew about calls whose approval has meanwhile run out: what waited for other decisions waits for these."""
+    late = [r for r in draft.requests if _has_lapsed(r, draft.now_ms)]
+    for request in late:
+        found = draft.call_of(request.operation_id or "")
+        draft.requests.remove(request)
+        if found is not None:
+            renew(draft, found, request)
+    return bool(late) and draft.is_undecided
+
+
+def _has_lapsed(request: PendingRequest, now_ms: int) -> bool:
+    in_time = request.use_by_ms is None or now_ms < request.use_by_ms
+    return request.scope == "tool_call" and request.decision == "approved" and not in_time
+
+
 def _is_safe(draft: Draft, request: PendingRequest) -> bool:
     """Whether an approved call is still what was shown, by today's grants, tools and schemas (D08, D13-D15)."""
-    if request.scope != "tool_call" or request.decision != "approved":
+    if (request.scope, request.decision) not in (("tool_call", "approved"), ("question", "answered")):
         return True
     found = draft.call_of(request.operation_id or "")
     if found is None:
         return False
     task = draft.tasks[found[0]]
     call = task.calls[found[1]]
+    if request.scope == "question":
+        return asks_question(request, task.id, call)
     team, tool = draft.team(), draft.tool(call.tool)
     if tool is None or team is None or team.agent_with(call.tool, call.agent) is None:
         return False
@@ -176,11 +244,19 @@ def _release_call(draft: Draft, request: PendingRequest) -> None:
                 request_id=request.request_id,
             )
         )
-        draft.change_call(position, at, status="running", raw_input_text="", input_text="", agent="")
+        # With a use-by it may have to be asked about again, and then it is needed still.
+        kept = {} if request.use_by_ms is not None else {"raw_input_text": "", "input_text": "", "agent": ""}
+        draft.change_call(position, at, status="running", **kept)
         return
     decision = request.decision or ""
+    if decision == "answered":
+        answer = answer_of(request.value_text)
+        is_question = request.scope == "question"
+        text = answer if draft.tasks[position].call is not None else answered(answer, is_question=is_question)
+        draft.answer_call(position, at, ok=True, text=text)
+        return
     if decision == "rejected":
         draft.change(refused_calls=(*draft.state.refused_calls, digest_of_call(draft.tasks[position].id, call)))
-    text = refusal(decision, request.reason)
+    text = (unanswered if request.scope == "question" else refusal)(decision, request.reason)
     failure = Failure(code=_CALL_CODES[decision], message=text, error_class=ErrorClass.APPROVAL)
     draft.answer_call(position, at, ok=False, text=text, failure=failure)

@@ -28,7 +28,7 @@ from placet.messages import (
 )
 from placet.plans import TeamSpec
 from placet.rows import Row, audit_leaf
-from placet_dispatcher.states import Call, Ending, PendingRequest, RunState, Task
+from placet_dispatcher.states import PER_CALL, Call, Ending, PendingRequest, RunState, Task
 from placet_dispatcher.words import cut, share
 
 _TASK_MARKS = {"succeeded": "task.succeeded", "failed": "task.failed", "skipped": "task.skipped"}
@@ -245,7 +245,7 @@ class Draft:
         self.change(ending=ending)
         for request in self.requests:
             self.close_request(request, f"the run ends as {ending.status}")
-            if request.is_own and request.scope == "tool_call":
+            if request.is_own and request.scope in PER_CALL:
                 self._withhold(request)
         self.requests = [request for request in self.requests if not request.is_own]
 

@@ -21,6 +21,7 @@ from placet.messages import (
     PLAN_THREAD,
     RUN,
     ApprovalDecided,
+    ApprovalExpiring,
     CancelRun,
     Message,
     OperationDone,
@@ -34,13 +35,14 @@ from placet.messages import (
 from placet.rows import STATE, FactKey
 from placet_dispatcher.decisions import decide
 from placet_dispatcher.draft import Draft
+from placet_dispatcher.edits import renew
 from placet_dispatcher.graph import fail, succeed
 from placet_dispatcher.planning import adopt, checked, plan_text
 from placet_dispatcher.proposals import propose
 from placet_dispatcher.schedule import BUDGET, advance, give_up
 from placet_dispatcher.states import PendingRequest, RunState
 from placet_dispatcher.submission import opened, submission_digest
-from placet_dispatcher.words import told
+from placet_dispatcher.words import edited, told
 
 __all__ = ["RunMachine", "RunState"]
 
@@ -59,6 +61,7 @@ class RunMachine:
             OperationDone,
             OperationDoubtful,
             ApprovalDecided,
+            ApprovalExpiring,
             CancelRun,
             RunTimedOut,
         }
@@ -177,12 +180,14 @@ def _apply(draft: Draft, message: Message) -> str | None:
             return _operation_doubtful(draft, message)
         case ApprovalDecided():
             return decide(draft, message)
+        case ApprovalExpiring():
+            return _expiring(draft, message)
         case _:  # RunTimedOut
             return _timed_out(draft, message)
 
 
 def _plan_proposed(draft: Draft, message: PlanProposed) -> str | None:
-    if draft.state.phase != "planning" or message.thread_id != PLAN_THREAD or message.turn != 1:
+    if draft.state.phase != "planning" or message.thread_id != PLAN_THREAD or message.turn != draft.state.plan_turn:
         return "the run waits for no plan"
     draft.change(phase="deciding", usage=draft.state.usage.plus(message.usage))
     if draft.is_over_budget:
@@ -228,7 +233,8 @@ def _turn_taken(draft: Draft, message: TurnTaken) -> str | None:
 def _turn_failed(draft: Draft, message: TurnFailed) -> str | None:
     phase = draft.state.phase
     thread = {"planning": PLAN_THREAD, "answering": ANSWER_THREAD}.get(phase)
-    if message.thread_id == thread and message.turn == 1:
+    turn = draft.state.plan_turn if phase == "planning" else 1
+    if message.thread_id == thread and message.turn == turn:
         draft.change(phase="working")
         draft.end_now("failed", message.failure)
         return None
@@ -258,11 +264,17 @@ def _operation_done(draft: Draft, message: OperationDone) -> str | None:
     if any(request.decision not in (None, "approved") for request in asked):
         return "the call was not let through"
     position, at = found
+    if message.status == "lapsed":
+        renew(draft, found, None)
+        return None
+    call = draft.tasks[position].calls[at]
     failure = None
     if message.status != "succeeded":
         unknown = Failure(code=Code.TOOL_FAILED, message=f"the operation ended as {message.status}")
         failure = message.failure or unknown
     text = (message.result_text or "null") if failure is None else told(failure)
+    if draft.tasks[position].call is None:  # a model reads it
+        text = edited(text, call.edited_text)
     draft.answer_call(position, at, ok=failure is None, text=text, failure=failure)
     # Where it was asked about, the question is answered or moot: nobody is to decide on what is over.
     for request in asked:
@@ -271,6 +283,14 @@ def _operation_done(draft: Draft, message: OperationDone) -> str | None:
     draft.audit(
         "operation.done", message.operation_id, status=message.status, code=failure.code.value if failure else None
     )
+    return None
+
+
+def _expiring(draft: Draft, message: ApprovalExpiring) -> str | None:
+    """Write down that people were reminded, which is the event that others hear of."""
+    if not any(r.is_own and r.request_id == message.request_id and r.decision is None for r in draft.requests):
+        return "not an open question of this run"
+    draft.audit("approval.expiring", message.request_id, expires_at_ms=message.expires_at_ms)
     return None
 
 

@@ -10,7 +10,7 @@ from placet.errors import Code, ContractError
 from placet.gates import Boundary
 from placet.plans import Plan, PlannedTask, TeamSpec, check_plan
 from placet.strict_json import check_json_value
-from placet_dispatcher.asking import ask, named, plan_content, plan_subject
+from placet_dispatcher.asking import Place, ask, named, plan_content, plan_subject
 from placet_dispatcher.draft import Draft, gate_failure
 from placet_dispatcher.graph import first_ready, planted
 
@@ -70,13 +70,19 @@ def adopt(draft: Draft, planned: Sequence[PlannedTask]) -> None:
     elif judgement.verdict == "suspend":
         what = f"{'give out' if draft.state.mode == 'plan_only' else 'carry out'} a plan: {named(draft.tasks)}"
         try:
-            ask(draft, plan_content(draft.state, draft.tasks), judgement, what)
+            ask(draft, plan_content(draft.state, draft.tasks), judgement, what, place=_place(draft))
         except ContractError as error:
             draft.end_now("failed", error.failure())
     elif judgement.verdict == "deny":
         draft.end_now("rejected", gate_failure(judgement, Code.GATE_DENIED, "this plan"))
     else:
         draft.end_now("failed", gate_failure(judgement, Code.GATE_FAILED, "this plan"))
+
+
+def _place(draft: Draft) -> Place | None:
+    """The place of the plan that a person wanted changed."""
+    state = draft.state
+    return Place(state.plan_asked, state.plan_generation + 1) if state.plan_asked else None
 
 
 def begin(draft: Draft) -> None:

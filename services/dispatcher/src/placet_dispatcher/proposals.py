@@ -15,13 +15,15 @@ from placet.calls import ToolCall, ToolSpec
 from placet.canonical import canonical_text, digest_of_text
 from placet.errors import Code, ContractError, ErrorClass, Failure
 from placet.gates import Boundary, CallSubject, Judgement
+from placet.hash_scope import is_declared, load_bearing_text
 from placet.messages import ExecuteOperation, task_thread
-from placet.plans import DirectCall
+from placet.plans import ASK_HUMAN, DirectCall
 from placet.requests import ApprovalRequest
 from placet.rows import OperationRow
 from placet.strict_json import parse
 from placet_dispatcher.asking import ask, call_content, read_object
 from placet_dispatcher.draft import WITHHELD, Draft, gate_failure
+from placet_dispatcher.questions import put_question
 from placet_dispatcher.states import Call
 from placet_dispatcher.words import cut, share, told
 
@@ -31,7 +33,7 @@ DIRECT_CALL_ID = "direct"
 """The model call id of a task that is one given call."""
 
 
-_NOTHING_ASKED = {"raw_input_text": "", "input_text": "", "agent": ""}
+_NOTHING_ASKED = {"raw_input_text": "", "input_text": "", "same_as": "", "agent": ""}
 """What a call no longer needs once nobody is asked about it."""
 
 
@@ -106,6 +108,8 @@ def _decided(draft: Draft, position: int, call: Call, input_text: str, read: Cal
         return _answered(draft, call, validated)
     try:
         texts = {"raw_input_text": canonical_text(raw_input), "input_text": canonical_text(validated)}
+        if is_declared(tool):
+            texts["same_as"] = load_bearing_text(tool, validated)
     except ContractError as error:
         return _refused(draft, call, Code.TOOL_INPUT_INVALID, f"the validated input is not JSON: {error.message}")
     operation_id = ids.operation_id(draft.state.run_id, task_thread(task.id), task.turn, call.tool_call_id)
@@ -131,12 +135,14 @@ def read_input(input_text: str) -> dict[str, Any]:
 
 
 def digest_of_call(task_id: str, call: Call) -> str:
-    """What makes two calls of a task the same call: the tool and the validated input."""
-    return digest_of_text(f"{task_id}\n{call.tool}\n{call.input_text}")
+    """What makes two calls of a task the same call: the tool and what is load-bearing of the validated input."""
+    return digest_of_text(f"{task_id}\n{call.tool}\n{call.same_as or call.input_text}")
 
 
-def _judged(proposal: _Proposal, raw_input: dict[str, Any], validated: dict[str, Any]) -> Call:
-    draft, position, call, tool = proposal
+def judge_call(
+    draft: Draft, position: int, call: Call, tool: ToolSpec, raw_input: dict[str, Any], validated: dict[str, Any]
+) -> Judgement:
+    """What the gates say to a call, or what holds where none applies."""
     state = draft.state
     subject = CallSubject(
         run_id=state.run_id,
@@ -150,7 +156,14 @@ def _judged(proposal: _Proposal, raw_input: dict[str, Any], validated: dict[str,
         effect=tool.effect.value,
         initiator=state.initiator.id,
     )
-    judgement = draft.facts.judge(Boundary.TOOL_CALL, subject) or _unjudged(draft, tool)
+    return draft.facts.judge(Boundary.TOOL_CALL, subject) or _unjudged(draft, tool)
+
+
+def _judged(proposal: _Proposal, raw_input: dict[str, Any], validated: dict[str, Any]) -> Call:
+    draft, position, call, tool = proposal
+    judgement = judge_call(draft, position, call, tool, raw_input, validated)
+    if tool.name == ASK_HUMAN and judgement.verdict in ("allow", "suspend"):
+        return _questioned(proposal, judgement)
     if judgement.verdict == "allow":
         return _made(proposal, judgement)
     if judgement.verdict == "suspend":
@@ -192,6 +205,17 @@ def _asked(proposal: _Proposal, judgement: Judgement, raw_input: dict[str, Any],
         return _refused(draft, call, error.code, f"not made, since no person can be asked about it: {error.message}")
     _record(proposal, judgement, request)
     return call.model_copy(update={"status": "asking", "request_id": request.request_id})
+
+
+def _questioned(proposal: _Proposal, judgement: Judgement) -> Call:
+    draft, position, call, _ = proposal
+    if draft.state.ending is not None:
+        draft.change_task(position, halted=True)
+        return _answered(draft, call, WITHHELD)
+    try:
+        return put_question(draft, position, call, judgement)
+    except ContractError as error:
+        return _answered(draft, call, error.failure().model_copy(update={"error_class": ErrorClass.INVALID}))
 
 
 def _record(proposal: _Proposal, judgement: Judgement, request: ApprovalRequest | None) -> None:

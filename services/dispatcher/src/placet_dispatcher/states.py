@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import model_validator
+
 from placet.errors import Failure
+from placet.gates import OnExpiry
 from placet.machine import State
 from placet.messages import Mode
-from placet.plans import PlannedTask
+from placet.plans import PlannedTask, Release
 from placet.requests import Scope
 from placet.statuses import RUN_TERMINAL
 from placet.values import PoolName, Principal, PrincipalKind, Usage, Value
+from placet_dispatcher.soundness import contradiction
 
 Phase = Literal["planning", "deciding", "working", "answering", "ended"]
 """The planner's model is at work; the plan is before its gate; tasks are done; the answer is written; over."""
@@ -24,6 +28,10 @@ CallStatus = Literal["asking", "running", "doubtful", "done"]
 """A person is asked whether; the operation is under way; a person is asked whether it happened; answered."""
 
 TaskStatus = Literal["pending", "running", "succeeded", "failed", "skipped"]
+
+
+PER_CALL = ("tool_call", "question")
+"""Scopes of questions about one call: their answers are results of that call, and do not end the run."""
 
 
 class Call(Value):
@@ -45,6 +53,14 @@ class Call(Value):
     raw_input_text: str = ""
     input_text: str = ""
     consequential: bool = False
+    same_as: str = ""
+    """The load-bearing part of the input (hash_scope) where the tool has other parts: what makes it the same call."""
+    edited_text: str = ""
+    """Canonical JSON of the input where a person has edited it: the model is told so, beside the result."""
+    generation: int = 1
+    """Of its last question."""
+    requesters: str = ""
+    """Who has edited it, one person id a line."""
     # The answer.
     ok: bool = False
     text: str = ""
@@ -87,9 +103,17 @@ class PendingRequest(Value):
     operation_id: str | None = None
     asked_at_ms: int
     decision: str | None = None
-    """The outcome's word; `revoked` where an approval was taken back in time."""
+    """The outcome's word; `revoked` where an approval was taken back in time, `changes` where others are asked for."""
     reason: str | None = None
     decided_by: str | None = None
+    value_text: str | None = None
+    """What a person answered, as canonical JSON."""
+    use_by_ms: int | None = None
+    """Of an approval: from this instant on it lets nothing happen."""
+    generation: int = 1
+    requesters: str = ""
+    """Who has edited what is asked, one person id a line."""
+    on_expiry: OnExpiry = "tell"
 
     @property
     def is_own(self) -> bool:
@@ -123,6 +147,7 @@ class RunState(State):
     planner: str
     round_gate: bool = False
     tokens_max: int | None = None
+    release: Release = "all"
 
     attempt: int = 1
     """1, and one more for every continuation after a decision of a person."""
@@ -142,11 +167,24 @@ class RunState(State):
     refused_calls: tuple[str, ...] = ()
     """Digests of calls that a reviewer rejected: the same call is not asked again as if it were a new one."""
 
+    plan_turn: int = 1
+    """The last turn that the planner was asked for."""
+    plan_asked: str = ""
+    """The last question about the plan, where a person asked for another one; its place is taken by the next."""
+    plan_generation: int = 1
+
     answer: str | None = None
     failure: Failure | None = None
     usage: Usage = Usage()
     audit_seq: int = 0
     audit_last: str = ""
+
+    @model_validator(mode="after")
+    def _is_sound(self) -> RunState:
+        what = contradiction(self)
+        if what is not None:
+            raise ValueError(what)
+        return self
 
     @property
     def is_over(self) -> bool:

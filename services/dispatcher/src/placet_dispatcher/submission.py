@@ -19,7 +19,9 @@ _PLANNED = ("goal", "plan_only")
 def submission_digest(message: SubmitRun) -> str:
     """What tells a repeat of a submission from another one. Raises ContractError for what JSON cannot carry."""
     check_inputs(message.tasks)
-    return digest(message.model_dump(mode="json", exclude={"run_id"}))
+    # A field that is not given is not counted, so that what was submitted before it existed is still the same.
+    ignored = {"run_id"} if message.release is not None else {"run_id", "release"}
+    return digest(message.model_dump(mode="json", exclude=ignored))
 
 
 def _invalid(message: str, pointer: str) -> ContractError:
@@ -66,6 +68,7 @@ def opened(message: SubmitRun, content_digest: str, facts: Facts, now_ms: Instan
         planner=team.planner or team.agents[0].name,
         round_gate=team.round_gate,
         tokens_max=team.tokens_max,
+        release=message.release or team.release,
         phase="planning" if message.mode in _PLANNED else "deciding",
     )
     draft = Draft(state, facts, now_ms, team=team)

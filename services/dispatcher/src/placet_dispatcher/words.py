@@ -11,6 +11,9 @@ from placet_dispatcher.states import RunState, Task
 APPENDED_BYTES_MAX = limits.CONTENT_BYTES_MAX
 """What one turn may add to a conversation; shared out evenly where it is not enough for all."""
 
+EDITED_BYTES_MAX = 8 * limits.KIB
+"""What is told of an edited input beside its result."""
+
 _MARK_BYTES = 64
 """Room for the line that says how much is missing."""
 
@@ -65,8 +68,41 @@ def told(failure: Failure) -> str:
     return f"{failure.code.value}: {failure.message}"
 
 
+def edited(text: str, edited_text: str) -> str:
+    """The result of a call that a person has edited: what was really done stands before it."""
+    if not edited_text:
+        return text
+    given = cut(edited_text, EDITED_BYTES_MAX)
+    return (
+        f"A reviewer changed the input of this call before it was made. It was made with {given}. Its result:\n{text}"
+    )
+
+
+def answered(answer: str, *, is_question: bool) -> str:
+    """What a person has said, marked as a person's words."""
+    if is_question:
+        return f"A person answered: {answer}"
+    return f"This call was not made: a reviewer answered instead of the tool. The answer: {answer}"
+
+
+def changes_wanted(reason: str | None) -> str:
+    """A reviewer's words to an agent: what should be different."""
+    return f"A reviewer asks for changes before this is approved: {reason or ''}"
+
+
+def unanswered(outcome: str, reason: str | None) -> str:
+    """What the model is told of a question that brought no answer."""
+    if outcome == "rejected":
+        return f"The person declined to answer: {reason}" if reason else "The person declined to answer."
+    if outcome == "expired":
+        return "Nobody answered in time."
+    return f"The question was closed ({outcome}) without an answer."
+
+
 def refusal(outcome: str, reason: str | None) -> str:
     """What the model is told of a call that people did not let through (E24, E36)."""
+    if outcome == "changes":
+        return f"This call was not made. {changes_wanted(reason)}"
     if outcome == "rejected":
         return f"A reviewer refused this call: {reason}" if reason else "A reviewer refused this call."
     if outcome == "expired":

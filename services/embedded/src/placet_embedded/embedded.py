@@ -12,7 +12,9 @@ from placet.adapters.memory_queue import MemoryDoor, MemoryQueue
 from placet.adapters.models import ModelCaller
 from placet.adapters.sql.sqlite import SqliteStore
 from placet.application import App
+from placet.runtime.conversing import at_hand
 from placet.runtime.engine import Engine, Settlement
+from placet.runtime.files import ToolFiles
 from placet.runtime.invoker import TaskInvoker
 from placet.runtime.ports import Clock, Models
 from placet.runtime.process import Loops
@@ -54,9 +56,17 @@ class Embedded:
 
     @classmethod
     async def start(
-        cls, app: App, data_dir: Path, *, clock: Clock | None = None, models: Models | None = None
+        cls,
+        app: App,
+        data_dir: Path,
+        *,
+        clock: Clock | None = None,
+        models: Models | None = None,
+        tool_files: Path | None = None,
     ) -> Embedded:
         """Open (or make) the database in `data_dir` and go on where the last process stopped.
+
+        `tool_files`: the folder whose files tools may be given; by default the current one.
 
         Raises PlacetError: STORE_IN_USE when another process has it open, CHECKPOINT_* when it cannot be read.
         """
@@ -65,13 +75,14 @@ class Embedded:
         queue = MemoryQueue()
         door = MemoryDoor(queue)
         models = models or ModelCaller(app)
-        invoker = TaskInvoker(models, ToolRunner(app, threads_max=THREADS_MAX), store, queue.put, tools_max=TOOLS_MAX)
+        tools = ToolRunner(app, threads_max=THREADS_MAX, files=ToolFiles(tool_files or Path.cwd()))
+        invoker = TaskInvoker(models, tools, store, queue.put, tools_max=TOOLS_MAX)
 
         def settled(settlement: Settlement) -> None:
             loops.settled(settlement)
-            door.hint(settlement.runs)
+            door.hint(settlement.changed)
 
-        engine = Engine(machines(), app, store, claim_ms=CLAIM_MS)
+        engine = Engine(machines(), app, store, claim_ms=CLAIM_MS, at_hand=at_hand(models))
         worker = Worker(engine, queue, invoker, door, outlet=queue, on_settled=settled)
         loops = Loops(worker, Relay(store, queue))
         loops.start()

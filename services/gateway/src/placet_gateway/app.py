@@ -10,7 +10,7 @@ from placet.describing import Described
 from placet.runtime.ports import Door, Reader
 from placet.views import AppView
 from placet_gateway import application as application_routes
-from placet_gateway import batches, letters, openapi, problems, requests, runs
+from placet_gateway import batches, letters, openapi, operations, problems, requests, runs
 from placet_gateway.context import Gateway, Health, SendAgain, Signer, wall_clock_ms
 from placet_gateway.guards import Guard
 from placet_gateway.identity import Identity
@@ -64,7 +64,7 @@ def gateway(
         send_again=send_again,
         now_ms=now_ms,
     )
-    for part in (runs, requests, batches, letters, application_routes):
+    for part in (runs, requests, operations, batches, letters, application_routes):
         app.include_router(part.router)
     problems.install(app)
     bodies = (runs.RunSubmission, runs.Cancellation, requests.Decision, requests.Revocation, batches.Batch)

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from placet.decision_words import words_for
 from placet.errors import Code, ContractError
 from placet.machine import Receipt
 from placet.messages import DecideApproval
@@ -76,8 +77,8 @@ def _fault(item: BatchItem, row: dict[str, Any] | None) -> tuple[Code, str] | No
     """What speaks against deciding this one; a repeat under the same `decision_id` is none."""
     if row is None:
         return Code.APPROVAL_NOT_FOUND, "there is no request of that id"
-    if row["scope"] == "operation_outcome":
-        return Code.APPROVAL_VALIDATION_ERROR, "the question whether something happened is answered by itself"
+    if "approve" not in words_for(row["scope"]):
+        return Code.APPROVAL_VALIDATION_ERROR, f"a request of scope {row['scope']} is answered by itself"
     if row["request_hash"] != item.request_hash:
         return Code.APPROVAL_STALE_DECISION, "the hash is not the one of what is asked"
     if row["status"] != "open" and row["decision_id"] != item.decision_id:

@@ -26,7 +26,7 @@ from placet.messages import (
     decode_envelope,
 )
 from placet.topology import INGRESS, QUEUES
-from placet.views import DeadLetter, DeadLetterPage, DeadLetterView, Redriven
+from placet.views import DeadLetter, DeadLetterPage, DeadLetterView, Parked, Redriven
 from placet_gateway import problems
 from placet_gateway.bodies import body_of, takes
 from placet_gateway.context import Gateway, Here, Reading, Submitting, not_found
@@ -35,6 +35,8 @@ router = APIRouter(prefix="/v1/dead-letters", tags=["system"])
 
 PERSONAL: tuple[type[Message], ...] = (SubmitRun, CancelRun, DecideApproval, RevokeApproval)
 """Said in a person's own name: nobody sends it again for them."""
+PARKED_MAX = 10
+"""Of the parked messages that a run is shown with."""
 WAIT_MS = 2_000
 """How long a refusal is waited for. Most messages between machines are not answered where they are applied."""
 
@@ -103,6 +105,24 @@ async def redrive(letter_id: str, request: Request, here: Here, caller: Submitti
     applied = await _is_applied(here, caller.tenant, envelope)
     told = Redriven(id=letter_id, message_id=envelope.id, answer="applied" if applied else "sent")
     return JSONResponse(told.model_dump(mode="json"))
+
+
+async def parked_of(here: Gateway, tenant: str, run_id: str) -> list[Parked]:
+    """The latest messages of a run that were parked and have not been applied since."""
+    letters = await here.reader.dead_letters(tenant, run_id=run_id, limit=PARKED_MAX)
+    applied = {entry["message_id"] for entry in await here.reader.journal(tenant, run_id)} if letters else set()
+    return [
+        Parked.model_validate(letter) for letter in letters if await _id_of(here, tenant, letter["id"]) not in applied
+    ]
+
+
+async def _id_of(here: Gateway, tenant: str, letter_id: str) -> str | None:
+    """The id of the message in a dead letter; None where this version cannot read it."""
+    letter = await here.reader.dead_letter(tenant, letter_id)
+    try:
+        return None if letter is None else decode_envelope(_body(letter)).id
+    except ContractError:
+        return None
 
 
 async def _found(here: Gateway, tenant: str, letter_id: str) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from placet.canonical import parse_canonical
 from placet.errors import ContractError
-from placet.ids import Address
+from placet.ids import Address, trace_id
 from placet.messages import OPERATION
 from placet.runtime.ports import Reader
 from placet.sentences import sentence, warnings
@@ -66,9 +66,13 @@ def run_view(run_id: str, stored: Columns, requests: Iterable[Columns], now_ms: 
     """A run, with the questions it waits for."""
     body = stored["body"]
     summary = run_summary(run_id, stored).model_dump() | {"goal": body.get("goal")}
+    attempt = int(body.get("attempt") or 1)
     return RunView(
         **summary,
         terminal=stored["status"] in RUN_TERMINAL,
+        attempt=attempt,
+        trace_id=trace_id(run_id, attempt),
+        resumed_from=trace_id(run_id, attempt - 1) if attempt > 1 else None,
         answer=body.get("answer"),
         failure=failure_view(body.get("failure")),
         tasks=[_task(task) for task in body.get("tasks") or ()],
@@ -164,7 +168,7 @@ async def request_view(reader: Reader, tenant: str, request: Columns, now_ms: in
     beside = ("boundary", "content_text", "quorum")
     optional = (
         "reason", "initiator", "agent_name", "operation_id", "tool_version", "policy_version", "app_version",
-        "use_by_ms",
+        "use_by_ms", "remind_at_ms",
     )  # fmt: skip
     summary = _summary(request)
     if outcomes:
@@ -174,6 +178,9 @@ async def request_view(reader: Reader, tenant: str, request: Columns, now_ms: in
     return RequestView(
         **summary,
         **columns,
+        generation=request.get("generation") or 1,
+        supersedes=request.get("supersedes") or None,
+        requesters=[person for person in (request.get("requesters") or "").split("\n") if person],
         hazards=len(found),
         findings=found,
         votes=[VoteView.model_validate(vote) for vote in votes],
@@ -222,6 +229,8 @@ def _operation_view(row: Columns, state: Columns | None, attempts: Iterable[Colu
         "request_hash",
     )  # fmt: skip
     columns: dict[str, Any] = {name: row.get(name) for name in same}
+    if body.get("edited_text"):  # what was approved and ran, which is not what was proposed
+        columns |= {"input_text": body["edited_text"], "request_id": body.get("request_id"), "request_hash": None}
     return OperationView(
         **columns,
         status=state["status"] if state is not None else None,

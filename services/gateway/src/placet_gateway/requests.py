@@ -5,15 +5,18 @@ A decision is a POST that names the hash of what was shown. No GET changes anyth
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, JsonValue
 
-from placet.errors import Code, ContractError
+from placet.decision_words import check_said, value_text_of
+from placet.errors import Code, ContractError, Failure
 from placet.machine import Receipt
 from placet.messages import DecideApproval, DecisionWord, RevokeApproval
+from placet.strict_json import parse
 from placet.values import Name, Text
 from placet.views import RequestPage, RequestView
 from placet_gateway import reading
@@ -24,8 +27,16 @@ from placet_gateway.runs import PAGE_MAX, IdempotencyKey
 router = APIRouter(prefix="/v1/requests", tags=["requests"])
 
 
+Check = Callable[[str, dict[str, Any]], dict[str, Any] | Failure]
+"""As `facts.Application.validate_input`."""
+
+
 class Decision(BaseModel):
-    """One person's voice. Who that is comes from the token, never from here; nor can it carry arguments."""
+    """One person's voice. Who that is comes from the token, never from here.
+
+    `approve` and `reject` carry nothing else: what is approved is what was shown. An `edit` is not an approval: it asks
+    again, somebody else, about what is in `value`.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -34,7 +45,11 @@ class Decision(BaseModel):
     request_hash: str | None = None
     """Of what was shown, 64 lower-case hexadecimal digits. Required, unless `If-Match` carries it."""
     decision: DecisionWord
-    """`approve` or `reject`; `executed` or `not_executed` where the question is whether something happened."""
+    """`approve` or `reject`; `edit`: ask again about the input in `value`; `respond`: `value` is the answer, and the
+    call is not made; `request_changes`: `reason` goes back to the agent; `executed` or `not_executed` where the
+    question is whether something happened."""
+    value: JsonValue = None
+    """Required of `edit`, the whole input as an object, and of `respond`; not taken with any other word."""
     reason: Text | None = None
     shown_digest: str | None = None
     """Digest of what the renderer put on the reviewer's screen."""
@@ -102,7 +117,10 @@ async def decide(
             pointer="/decision_id",
         )
     request_hash = _hash_of(body.request_hash, if_match)
+    value_text = _value_text_of(body)
     found = await _found(here, caller.tenant, request_id)
+    if body.decision == "edit" and found["status"] == "open" and found["request_hash"] == request_hash:
+        _check_edit(here, found, body.value)
     message = DecideApproval(
         tenant=caller.tenant,
         run_id=found["run_id"],
@@ -113,8 +131,30 @@ async def decide(
         reviewer=caller.principal,
         reason=body.reason,
         shown_digest=body.shown_digest,
+        value_text=value_text,
     )
     return await answer(here, message, f"the same decision_id, {body.decision_id}")
+
+
+def _value_text_of(body: Decision) -> str | None:
+    """What is said besides the word, as it is signed. Raises ContractError with a pointer into the body."""
+    try:
+        value_text = value_text_of(body.value) if "value" in body.model_fields_set else None
+    except ContractError as error:
+        raise ContractError(error.code, error.message, pointer=f"/value{error.pointer or ''}") from error
+    check_said(body.decision, value_text, body.reason)
+    return value_text
+
+
+def _check_edit(here: Gateway, found: dict[str, Any], value: JsonValue) -> None:
+    """Refuse an edited input that the tool could not take, where this process has the tool; else the run will."""
+    check: Check | None = getattr(here.application, "validate_input", None)  # an App has it, a description has not
+    content = parse(found["content_text"], long_integers_are_doubles=True)
+    if check is None or found["scope"] != "tool_call" or not isinstance(content, dict) or not isinstance(value, dict):
+        return
+    read = check(str(content.get("toolName")), value)
+    if isinstance(read, Failure):
+        raise ContractError(read.code, read.message, pointer=f"/value{read.pointer or ''}", **read.details)
 
 
 def _hash_of(in_body: str | None, if_match: str | None) -> str:

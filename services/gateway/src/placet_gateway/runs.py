@@ -12,11 +12,11 @@ from placet.errors import Code, ContractError
 from placet.ids import Address, derived_id
 from placet.machine import Receipt
 from placet.messages import RUN, CancelRun, Mode, SubmitRun, invalid
-from placet.plans import PlannedTask
+from placet.plans import PlannedTask, Release
 from placet.statuses import RUN_STATUSES, RUN_TERMINAL
 from placet.values import Name, RunId, Text
-from placet.views import RunEvent, RunPage, RunReceipt, RunView, Trace
-from placet_gateway import reading, timeline
+from placet.views import JournalPage, RunEvent, RunFacts, RunPage, RunReceipt, RunView, Trace
+from placet_gateway import keeping, letters, reading, timeline
 from placet_gateway.bodies import body_of, takes
 from placet_gateway.context import Gateway, Here, Reading, Submitting, answer, invalid_id, not_found
 
@@ -38,6 +38,9 @@ class RunSubmission(BaseModel):
     goal: Text = ""
     tasks: tuple[PlannedTask, ...] = ()
     timeout_ms: Annotated[int, Field(gt=0)] | None = None
+    release: Release | None = None
+    """`all`: approved calls are made when nothing of the run waits for a decision; `each`: each at once. By default as
+    the team says."""
 
 
 class Cancellation(BaseModel):
@@ -68,7 +71,7 @@ async def submit(request: Request, here: Here, caller: Submitting, idempotency_k
             tenant=caller.tenant,
             run_id=run_id,
             initiator=caller.principal,
-            **{name: getattr(body, name) for name in ("team", "mode", "goal", "tasks", "timeout_ms")},
+            **{name: getattr(body, name) for name in ("team", "mode", "goal", "tasks", "timeout_ms", "release")},
         )
     except ValidationError as error:
         raise invalid(error, Code.SUBMISSION_INVALID) from error
@@ -119,6 +122,8 @@ async def show(run_id: str, response: Response, here: Here, caller: Reading) -> 
     view = reading.run_view(
         run_id, stored, [request for request in requests if request["status"] == reading.OPEN], here.now_ms()
     )
+    if not view.terminal and (parked := await letters.parked_of(here, caller.tenant, run_id)):
+        view = view.model_copy(update={"parked": parked})
     response.headers["ETag"] = f'"{view.version}"'
     return view
 
@@ -185,3 +190,23 @@ async def trace(run_id: str, here: Here, caller: Reading) -> Trace:
     """Every fact of the run by time, each with its source."""
     stored = await _stored(here, caller.tenant, run_id)
     return await timeline.trace_of(here.reader, caller.tenant, run_id, str(stored["status"]), here.now_ms())
+
+
+@router.get("/{run_id}/journal", operation_id="getRunJournal")
+async def journal(
+    run_id: str,
+    here: Here,
+    caller: Reading,
+    limit: Annotated[int, Query(ge=1, le=keeping.ENTRIES_MAX)] = keeping.ENTRIES_MAX,
+    after: str | None = None,
+) -> JournalPage:
+    """The journals of the run exactly as they are kept: replayed, they give every state that it has had."""
+    await _stored(here, caller.tenant, run_id)
+    return await keeping.journal_of(here.reader, caller.tenant, run_id, limit, after)
+
+
+@router.get("/{run_id}/facts", operation_id="getRunFacts")
+async def facts(run_id: str, here: Here, caller: Reading) -> RunFacts:
+    """Every state and every fact of the run exactly as they are kept, to be compared with its journals."""
+    await _stored(here, caller.tenant, run_id)
+    return await keeping.facts_of(here.reader, caller.tenant, run_id, here.now_ms())

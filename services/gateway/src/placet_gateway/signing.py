@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from pydantic import ValidationError
 
+from placet.canonical import digest_of_text
 from placet.errors import Code, ContractError, PlacetError, TerminalError
 from placet.keys import parse_private_key
 from placet.messages import DecideApproval, invalid
@@ -60,13 +61,14 @@ class GatewaySigner:
                 person=message.reviewer.id,
                 reason=message.reason,
                 shown_digest=message.shown_digest,
+                value_digest=None if message.value_text is None else digest_of_text(message.value_text),
                 issued_at_ms=now_ms,
                 not_after_ms=now_ms + VALID_MS,
                 evidence=self._evidence,
             )
         except ValidationError as error:
             raise invalid(error, Code.APPROVAL_VALIDATION_ERROR) from error
-        return message_of(statement, self._key.sign(statement))
+        return message_of(statement, self._key.sign(statement), message.value_text)
 
 
 def signer_of(text: str, environment: str, evidence: Evidence) -> GatewaySigner:

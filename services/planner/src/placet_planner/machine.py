@@ -10,6 +10,7 @@ attempt was given up is dropped.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from placet import limits
 from placet.activities import Stop
@@ -18,7 +19,7 @@ from placet.errors import Certainty, Code, ErrorClass, Failure
 from placet.facts import Facts
 from placet.ids import digest_hex
 from placet.instants import Instant, later
-from placet.machine import Effect, Invoke, Record, Send, Transition, absorb, move, not_yet, refuse
+from placet.machine import Effect, Invoke, Record, Send, Transition, Withdraw, absorb, move, not_yet, refuse, timer
 from placet.messages import (
     RUN,
     THREAD,
@@ -147,14 +148,18 @@ def _call(state: ThreadState, facts: Facts, now_ms: Instant, *effects: Effect) -
             "incarnation": facts.incarnation,
         }
     )
-    timer = TurnLeaseEnded(
+    return move(calling, *effects, Invoke(calling.call(timeout_ms)), timer(_lease(calling), until_ms))
+
+
+def _lease(state: ThreadState) -> TurnLeaseEnded:
+    """What comes back if nobody reports on the current attempt."""
+    return TurnLeaseEnded(
         tenant=state.tenant,
         run_id=state.run_id,
         thread_id=state.thread_id,
         turn=state.turn,
-        attempt=calling.attempt,
+        attempt=state.attempt,
     )
-    return move(calling, *effects, Invoke(calling.call(timeout_ms)), Send(timer, not_before=until_ms))
 
 
 def _rows(
@@ -163,7 +168,7 @@ def _rows(
     """What was said, as the next rows of the conversation."""
     return tuple(
         Record(
-            ThreadMessageRow(
+            ThreadMessageRow.trusted(
                 tenant=state.tenant,
                 run_id=state.run_id,
                 thread_id=state.thread_id,
@@ -189,19 +194,27 @@ def _answered(state: ThreadState, message: ModelAnswered, facts: Facts, now_ms: 
     """The model's reply to the current attempt: passed on if it can be used, otherwise given back, twice at most."""
     if not _is_current(state, message):
         return _late(state, message)
-    reply = message.reply
-    heard = state.model_copy(update={"usage": state.usage.plus(reply.usage)})
+    return _reported(state, _heard(state, message.reply, facts, now_ms))
+
+
+def _reported(state: ThreadState, then: Transition[ThreadState]) -> Transition[ThreadState]:
+    """Somebody has reported on the current attempt: nobody need ask what became of it."""
+    return replace(then, effects=(*then.effects, Withdraw(_lease(state))))
+
+
+def _heard(before: ThreadState, reply: ModelReply, facts: Facts, now_ms: Instant) -> Transition[ThreadState]:
+    state = before.model_copy(update={"usage": before.usage.plus(reply.usage)})
     if state.purpose != "plan":
         fault = check_words(reply, state.purpose)
-        return _spoken(heard, reply, now_ms) if fault is None else _correct(heard, reply, fault, facts, now_ms)
+        return _spoken(state, reply, now_ms) if fault is None else _correct(state, reply, fault, facts, now_ms)
     team = facts.team(state.team)
     if team is None:
         told = Failure(code=Code.SUBMISSION_INVALID, message=f"there is no team {state.team!r} any more")
-        return _give_up(heard, told)
+        return _give_up(state, told)
     plan = read_plan(reply, team)
     if isinstance(plan, Fault):
-        return _correct(heard, reply, plan, facts, now_ms)
-    return _planned(heard, reply, plan, now_ms)
+        return _correct(state, reply, plan, facts, now_ms)
+    return _planned(state, reply, plan, now_ms)
 
 
 def _is_current(state: ThreadState, message: ModelAnswered | ModelFailed | TurnLeaseEnded) -> bool:
@@ -277,7 +290,7 @@ def _failed(state: ThreadState, message: ModelFailed, facts: Facts, now_ms: Inst
     if not _is_current(state, message):
         return _late(state, message)
     counted = state.model_copy(update={"failures": state.failures + 1, "usage": state.usage.plus(message.usage)})
-    return _again(counted, message.failure, facts, now_ms, lost=False)
+    return _reported(state, _again(counted, message.failure, facts, now_ms, lost=False))
 
 
 def _lease_ended(state: ThreadState, message: TurnLeaseEnded, facts: Facts, now_ms: Instant) -> Transition[ThreadState]:
@@ -365,5 +378,5 @@ def _close(state: ThreadState | None, message: CloseThread, facts: Facts) -> Tra
     if state.status in ("failed", "closed"):
         return absorb(f"the conversation is {state.status}")
     stop = Stop(tenant=state.tenant, run_id=state.run_id, machine=THREAD, key=state.thread_id, reason=message.reason)
-    signals = (Invoke(stop),) if state.status == "calling" else ()
+    signals = (Invoke(stop), Withdraw(_lease(state))) if state.status == "calling" else ()
     return move(state.model_copy(update={"status": "closed"}), *signals)

@@ -51,9 +51,10 @@ class ThreadState(State):
 
     def call(self, timeout_ms: int) -> CallModel:
         """The model call of the current attempt."""
-        return CallModel(
+        return CallModel.trusted(
             tenant=self.tenant,
             run_id=self.run_id,
+            activity="model.call",
             thread_id=self.thread_id,
             turn=self.turn,
             attempt=self.attempt,

@@ -196,7 +196,7 @@ def begin_probe(
         probe=state.probe,
         tool=state.tool,
         agent=row.agent_name,
-        input_text=row.input_text,
+        input_text=state.edited_text or row.input_text,
         idempotency_key=state.key,
         seal=state.seals(spec),
         timeout_ms=spec.timeout_ms,
@@ -267,7 +267,7 @@ def _question(state: OperationState, facts: Facts, now_ms: Instant) -> ApprovalR
     if row is None:
         return _unaskable(f"the operation's row is missing; {why}")
     try:
-        given = parse_canonical(row.input_text)
+        given = parse_canonical(state.edited_text or row.input_text)
         content = OperationOutcomeContent(
             operation_id=row.operation_id,
             tool_name=row.tool,

@@ -15,9 +15,10 @@ from placet.errors import Code, ContractError, ErrorClass, Failure, TerminalErro
 from placet.facts import Facts
 from placet.instants import Instant
 from placet.messages import RUN, ExecuteOperation, RetryOperation
-from placet.requests import ApprovalRequest, ToolCallContent, verified_content
+from placet.requests import ApprovalRequest, ToolCallContent, follows, verified_content
 from placet.rows import OperationRow
 from placet.statuses import RUN_TERMINAL
+from placet_tool_executor.binding import changed_since, reads_as_reviewed
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,11 @@ class Permit:
     """It may start, before this instant."""
 
     row: OperationRow
+    """The proposal, with the input that was approved."""
     spec: ToolSpec
     before_ms: Instant | None
+    edited: bool = False
+    """Whether a person has edited the input since it was proposed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +48,20 @@ class Refusal:
 
     failure: Failure
     run_ended: bool = False
+    lapsed: bool = False
+    """The approval was not used in time: with another one it may start."""
 
 
 def judge_start(message: ExecuteOperation | RetryOperation, facts: Facts, now_ms: Instant) -> Permit | Hold | Refusal:
     """The first rule that speaks against a start, or the permit."""
-    row = facts.operation(message.run_id, message.operation_id)
-    if row is None or row.tenant != message.tenant:
+    row = proposed = facts.operation(message.run_id, message.operation_id)
+    if row is None or proposed is None or row.tenant != message.tenant:
         return Hold(f"there is no operation {message.operation_id} in run {message.run_id}")
     if row.request_id != message.request_id:
-        return Hold(f"operation {row.operation_id} waits for request {row.request_id}, not for {message.request_id}")
+        asked = _asked_now(row, message, facts)
+        if isinstance(asked, Hold | Refusal):
+            return asked
+        row = asked
     status = facts.status(row.run_id, RUN, "")
     if status is None:
         return Hold(f"there is no run {row.run_id}")
@@ -69,7 +78,36 @@ def judge_start(message: ExecuteOperation | RetryOperation, facts: Facts, now_ms
     limits_ms = [at for at in (approval, row.deadline_ms) if at is not None]
     if row.deadline_ms is not None and now_ms >= row.deadline_ms:
         return Refusal(_failure(Code.DEADLINE, "the operation's deadline has passed", ErrorClass.TIMEOUT))
-    return Permit(row, spec, Instant(min(limits_ms)) if limits_ms else None)
+    edited = row.input_text != proposed.input_text
+    return Permit(row, spec, Instant(min(limits_ms)) if limits_ms else None, edited)
+
+
+def _asked_now(
+    row: OperationRow, message: ExecuteOperation | RetryOperation, facts: Facts
+) -> OperationRow | Hold | Refusal:
+    """The proposal as it is asked about now: a request has come to the place of its own, perhaps with another input.
+
+    That the input is what a person has edited it to, approval has seen to when it took the request in.
+    """
+    request = facts.request(message.run_id, message.request_id) if message.request_id is not None else None
+    if request is None or row.request_id is None or request.tenant != row.tenant:
+        return Hold(f"operation {row.operation_id} waits for request {row.request_id}, not for {message.request_id}")
+    if request.operation_id != row.operation_id or not follows(request, row.request_id):
+        return Hold(f"request {request.request_id} does not follow {row.request_id}, which the operation waits for")
+    try:
+        content = verified_content(request)
+    except TerminalError as error:
+        return _refuse(Code.APPROVAL_INTEGRITY_ERROR, error.message)
+    if not isinstance(content, ToolCallContent):
+        return _refuse(Code.APPROVAL_STALE_DECISION, "what was approved is no call")
+    return row.model_copy(
+        update={
+            "raw_input_text": canonical_text(content.raw_input),
+            "input_text": canonical_text(content.input),
+            "request_id": request.request_id,
+            "request_hash": request.request_hash,
+        }
+    )
 
 
 def _approval(row: OperationRow, facts: Facts, now_ms: Instant) -> Instant | Hold | Refusal | None:
@@ -88,6 +126,8 @@ def _approval(row: OperationRow, facts: Facts, now_ms: Instant) -> Instant | Hol
         content = verified_content(request)
     except TerminalError as error:
         return _refuse(Code.APPROVAL_INTEGRITY_ERROR, error.message)
+    if outcome.is_edit:
+        return Hold(f"another request has taken the place of {row.request_id}")
     if outcome.outcome == "expired":
         return _refuse(Code.APPROVAL_EXPIRED, "the request expired before anybody decided")
     if outcome.outcome != "approved":
@@ -106,7 +146,7 @@ def _use_by(request: ApprovalRequest, decided_use_by_ms: int | None, now_ms: Ins
     if not ends_ms:
         return None
     if now_ms >= min(ends_ms):
-        return _refuse(Code.APPROVAL_EXPIRED, "the approval was not used in time: a new one is needed")
+        return Refusal(_expired("the approval was not used in time: a new one is needed"), lapsed=True)
     return Instant(min(ends_ms))
 
 
@@ -127,19 +167,23 @@ def _tool(row: OperationRow, facts: Facts) -> ToolSpec | Refusal:
     spec = facts.tool(row.tool)
     if spec is None:
         return _refuse(Code.TOOL_UNKNOWN, f"there is no tool {row.tool} any more")
-    reviewed = (row.tool_version, row.tool_schema_digest, row.effect, row.consequential)
-    if (spec.version, spec.schema_digest, spec.effect.value, spec.consequential) != reviewed:
-        return _refuse(Code.APPROVAL_STALE_DECISION, f"the tool {row.tool} has changed since: propose the call again")
+    request = None if row.request_id is None else facts.request(row.run_id, row.request_id)
+    if (changed := changed_since(row, request, spec, facts)) is not None:
+        return _refuse(Code.APPROVAL_STALE_DECISION, f"{changed}: propose the call again")
     try:
         raw = strict_json.parse(row.raw_input_text or "{}", long_integers_are_doubles=True)
         read = facts.validate_input(row.tool, raw) if isinstance(raw, dict) else None
         if isinstance(read, Failure):
             return Refusal(read)
-        if read is not None and canonical_text(read) == row.input_text:
+        if read is not None and reads_as_reviewed(row, read, spec):
             return spec
     except ContractError as error:
         return _refuse(Code.TOOL_INPUT_INVALID, f"the input cannot be read any more: {error.message}")
     return _refuse(Code.APPROVAL_STALE_DECISION, f"the tool {row.tool} reads the input differently now")
+
+
+def _expired(message: str) -> Failure:
+    return _failure(Code.APPROVAL_EXPIRED, message, ErrorClass.APPROVAL)
 
 
 def _refuse(code: Code, message: str) -> Refusal:

@@ -137,7 +137,7 @@ def _execute(
     """The first start. A second one finds the approval consumed."""
     if state is not None and known is None:
         return absorb(f"there is no operation {message.operation_id} in run {message.run_id}")
-    if known is not None:
+    if known is not None and (known.status != "lapsed" or known.request_id == message.request_id):
         told = f"{Code.OPERATION_CONSUMED}: the operation is {known.status}"
         failure = Failure(code=Code.OPERATION_CONSUMED, message=told, error_class=ErrorClass.APPROVAL)
         receipt = Receipt(answer="closed", run_id=message.run_id, status=known.status, failure=failure)
@@ -165,7 +165,7 @@ def _never_started(message: ExecuteOperation | CancelOperation, refusal: Refusal
     )
     if refusal.run_ended:
         return cancelled(state, Certainty.NOT_EXECUTED)
-    return finish(state, "refused", failure=refusal.failure)
+    return finish(state, "lapsed" if refusal.lapsed else "refused", failure=refusal.failure)
 
 
 def _retry(

@@ -10,7 +10,9 @@ from placet.instants import Instant
 from placet.machine import State
 from placet.values import PoolName
 
-Status = Literal["started", "waiting", "reconciling", "needs_operator", "succeeded", "failed", "refused", "cancelled"]
+Status = Literal[
+    "lapsed", "started", "waiting", "reconciling", "needs_operator", "succeeded", "failed", "refused", "cancelled"
+]
 REPEATABLE = frozenset({EffectClass.READ_ONLY, EffectClass.IDEMPOTENT})
 """Effect classes of which an attempt with an unknown outcome may simply be repeated."""
 
@@ -22,6 +24,8 @@ class OperationState(State):
     operation_id: str
     request_id: str | None = None
     """The approval that every start is guarded by; None where a policy allowed it."""
+    edited_text: str = ""
+    """Canonical JSON of the input where a person has edited it; empty where it is the proposal's."""
     tool: str = ""
     pool: PoolName = ""
     """Where the last attempt was started: what is for the operation goes there."""

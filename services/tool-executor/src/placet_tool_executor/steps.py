@@ -30,6 +30,7 @@ def start(
         status="started",
         operation_id=row.operation_id,
         request_id=row.request_id,
+        edited_text=row.input_text if permit.edited else "",
         tool=row.tool,
         pool=spec.pool,
         effect=spec.effect,

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from itertools import count
 
 from placet import limits
 from placet.messages import Envelope, Message, decode_envelope
-from placet.runtime.ports import Clock, Delivery, Mark, OutboxRow
+from placet.runtime.ports import Changed, Clock, Delivery, Mark, OutboxRow
 
 MARKS_MAX = 10_000
 """Decided requests that the referee remembers. One that it has forgotten is raced for again, and the facts decide."""
@@ -125,11 +125,11 @@ class MemoryDoor:
             if not watchers:
                 del self._watchers[run_id]
 
-    def hint(self, run_ids: Iterable[str]) -> None:
-        """Something of these runs was committed."""
-        for run_id in (*run_ids, None):
-            for changed in self._watchers.get(run_id, ()):
-                changed.set()
+    def hint(self, changed: Changed) -> None:
+        """This was committed."""
+        for run_id in (*changed, None):
+            for watcher in self._watchers.get(run_id, ()):
+                watcher.set()
 
 
 class MemoryArbiter:

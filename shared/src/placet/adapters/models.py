@@ -99,6 +99,21 @@ class ModelCaller:
             raise ActivityError(_failure_of(error, self._secrets())) from error
         return _reply_of(response)
 
+    def is_at_hand(self, agent: str) -> bool:
+        """As ports.AtHand: a script is; its turn is one step, and the library is not imported for it."""
+        known = self._app.agents.get(agent)
+        return known is not None and isinstance(known.model, Script) and known.model.is_at_hand
+
+    def reply(self, activity: CallModel, conversation: Sequence[ChatMessage]) -> ModelReply:
+        """As ports.AtHand."""
+        script = self._app.agents[activity.agent].model
+        if not isinstance(script, Script):
+            raise _failed(f"the model of agent {activity.agent!r} is not at hand", ErrorClass.INVALID)
+        said = script.reply(activity.purpose, conversation, activity.attempt)
+        if isinstance(said, Failure):
+            raise ActivityError(said)
+        return said
+
     async def warm(self) -> None:
         """Import the library, which takes seconds, without holding up the event loop, which has others to serve."""
         if not self._imported:

@@ -46,12 +46,25 @@ def require_a_way_to_confirm(*, yes: bool, as_json: bool) -> None:
 
 def require_the_word_fits(view: RequestView, word: DecisionWord) -> None:
     """Raises ContractError(APPROVAL_VALIDATION_ERROR) for the word of another kind of question."""
+    from placet.decision_words import WORDS_FOR
     from placet.errors import Code, ContractError
 
-    is_doubt = view.scope == "operation_outcome"
-    if is_doubt != (word in {"executed", "not_executed"}):
-        use = "placet resolve --executed|--not-executed" if is_doubt else "placet approve or placet reject"
+    words = WORDS_FOR.get(view.scope, ())  # type: ignore[call-overload]  # whatever scope a newer gateway tells
+    if word not in words:
+        use = ", ".join(dict.fromkeys(COMMANDS[known] for known in words)) or "a newer placet"
         raise ContractError(Code.APPROVAL_VALIDATION_ERROR, f"this request is of scope {view.scope}: use {use}")
+
+
+COMMANDS: Mapping[str, str] = {
+    "approve": "placet approve",
+    "reject": "placet reject",
+    "edit": "placet edit",
+    "respond": "placet respond",
+    "request_changes": "placet request-changes",
+    "executed": "placet resolve --executed|--not-executed",
+    "not_executed": "placet resolve --executed|--not-executed",
+}
+"""The command that says each word."""
 
 
 def require_expected(view: RequestView, expected: str | None) -> None:
@@ -78,6 +91,9 @@ def confirmed(word: str) -> bool:
 _MEANING = {
     "approve": "approve exactly this",
     "reject": "reject this",
+    "edit": "have this asked about instead",
+    "respond": "answer this, instead of the call where it is one",
+    "request_changes": "send this back for changes",
     "executed": "state that it happened",
     "not_executed": "state that it did not happen",
 }

@@ -13,12 +13,14 @@ import typer
 from placet.cli import exits, output, session
 from placet.cli.confirming import asked, confirmed, require_a_way_to_confirm, require_expected, require_the_word_fits
 from placet.cli.inbox import RequestId, check_hash, tell
+from placet.cli.saying import answer, edited_input, next_step, tell_value
 from placet.cli.session import Json, Person
 from placet.cli.signed import Amqp, Environment, KeyFile, RunOption, Tenant, Way, way_of
 
 if TYPE_CHECKING:
     from placet.machine import Receipt
     from placet.messages import DecisionWord
+    from placet.strict_json import JsonValue
     from placet.views import RequestView
 
 BUSY_TRIES_MAX = 5
@@ -45,7 +47,7 @@ def approve(
 ) -> int:
     """Show a request and approve exactly what was shown."""
     way = way_of(key, amqp, environment, tenant, run, person)
-    return _decide(ctx, request, "approve", reason, expected, person, way, yes=yes, as_json=as_json)
+    return decide_by_command(ctx, request, "approve", reason, expected, person, way, yes=yes, as_json=as_json)
 
 
 def reject(
@@ -64,7 +66,76 @@ def reject(
 ) -> int:
     """Show a request and reject it. A rejected tool call is not made; a rejected plan ends the run."""
     way = way_of(key, amqp, environment, tenant, run, person)
-    return _decide(ctx, request, "reject", reason, expected, person, way, yes=yes, as_json=as_json)
+    return decide_by_command(ctx, request, "reject", reason, expected, person, way, yes=yes, as_json=as_json)
+
+
+def edit(
+    ctx: typer.Context,
+    request: RequestId,
+    input_: Annotated[
+        str | None,
+        typer.Option(
+            "--input", metavar="JSON|FILE", help="The whole input as it should be; without it, $EDITOR opens."
+        ),
+    ] = None,
+    reason: Reason = None,
+    expected: Hash = None,
+    person: Person = None,
+    yes: Yes = False,
+    key: KeyFile = None,
+    amqp: Amqp = None,
+    environment: Environment = None,
+    tenant: Tenant = None,
+    run: RunOption = None,
+    as_json: Json = False,
+) -> int:
+    """Change what is asked. Nothing is approved by it: somebody else has to look at it as it is then."""
+    way = way_of(key, amqp, environment, tenant, run, person)
+    value = edited_input(input_)
+    return decide_by_command(ctx, request, "edit", reason, expected, person, way, yes=yes, as_json=as_json, value=value)
+
+
+def respond(
+    ctx: typer.Context,
+    request: RequestId,
+    text: Annotated[str | None, typer.Argument(help="The answer, as text.")] = None,
+    value: Annotated[str | None, typer.Option("--value", metavar="JSON", help="The answer, as JSON.")] = None,
+    reason: Reason = None,
+    expected: Hash = None,
+    person: Person = None,
+    yes: Yes = False,
+    key: KeyFile = None,
+    amqp: Amqp = None,
+    environment: Environment = None,
+    tenant: Tenant = None,
+    run: RunOption = None,
+    as_json: Json = False,
+) -> int:
+    """Answer an agent's question; or answer the agent instead of letting its call be made."""
+    way = way_of(key, amqp, environment, tenant, run, person)
+    said = answer(text, value)
+    return decide_by_command(
+        ctx, request, "respond", reason, expected, person, way, yes=yes, as_json=as_json, value=said
+    )
+
+
+def request_changes(
+    ctx: typer.Context,
+    request: RequestId,
+    text: Annotated[str, typer.Argument(help="What should be different; the agent is told just that.")],
+    expected: Hash = None,
+    person: Person = None,
+    yes: Yes = False,
+    key: KeyFile = None,
+    amqp: Amqp = None,
+    environment: Environment = None,
+    tenant: Tenant = None,
+    run: RunOption = None,
+    as_json: Json = False,
+) -> int:
+    """Send a call or a plan back. The request is closed; what the agent proposes then is another one."""
+    way = way_of(key, amqp, environment, tenant, run, person)
+    return decide_by_command(ctx, request, "request_changes", text, expected, person, way, yes=yes, as_json=as_json)
 
 
 def resolve(
@@ -90,7 +161,7 @@ def resolve(
         raise ContractError(Code.PARAMETER_INVALID, "say what is so: --executed or --not-executed")
     word: DecisionWord = "executed" if executed else "not_executed"
     way = way_of(key, amqp, environment, tenant, run, person)
-    return _decide(ctx, request, word, reason, expected, person, way, yes=yes, as_json=as_json)
+    return decide_by_command(ctx, request, word, reason, expected, person, way, yes=yes, as_json=as_json)
 
 
 def revoke(
@@ -111,7 +182,7 @@ def revoke(
     return exits.OK
 
 
-def _decide(
+def decide_by_command(
     ctx: typer.Context,
     request: str,
     word: DecisionWord,
@@ -122,7 +193,9 @@ def _decide(
     *,
     yes: bool,
     as_json: bool,
+    value: Callable[[RequestView | None], JsonValue] | None = None,
 ) -> int:
+    """`value`: makes what is said besides the word, where the word takes it, from the request that was shown."""
     here = session.of(ctx)
     if way is None:
         here.client(person)
@@ -135,18 +208,27 @@ def _decide(
         require_the_word_fits(view, word)
         require_expected(view, expected)
         seen = _Seen(view.request_id, view.run_id, view.request_hash, view)
-    what = seen.names(word, reason) | (_gateway(here, person) if way is None else way.names())
+    said = None if value is None else value(seen.view)
+    names = seen.names(word, reason) | ({} if value is None else {"value": _text_of(said)})
+    what = names | (_gateway(here, person) if way is None else way.names())
     if not as_json:
         seen.tell()
+        if value is not None:
+            tell_value(word, said, seen.view)
     if not yes and not seen.confirmed(word, what):
         output.note("Nothing was decided.")
         return exits.REFUSED
 
     def decide(decision_id: str) -> Receipt:
         if way is not None:
-            return way.decide(seen.request_id, seen.run_id, word, seen.request_hash, decision_id, reason)
+            return way.decide(seen.request_id, seen.run_id, word, seen.request_hash, decision_id, reason, said)
         return here.client().decide(
-            seen.request_id, decision=word, request_hash=seen.request_hash, decision_id=decision_id, reason=reason
+            seen.request_id,
+            decision=word,
+            request_hash=seen.request_hash,
+            decision_id=decision_id,
+            reason=reason,
+            value=said,
         )
 
     receipt = _send(decide, what)
@@ -155,7 +237,14 @@ def _decide(
     else:
         by = f" by {output.safe(receipt.decided_by)}" if receipt.decided_by else ""
         output.line(f"{receipt.outcome or receipt.answer}{by}: {receipt.request_id}")
+        output.note(next_step(word, receipt))
     return exits.OK
+
+
+def _text_of(value: JsonValue) -> str:
+    from placet.decision_words import value_text_of
+
+    return value_text_of(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,8 @@ def show(
         return exits.OK
     tell(view)
     if view.status == "open":
-        words = "resolve" if view.scope == "operation_outcome" else "approve (or reject)"
+        known = {"operation_outcome": "resolve", "question": "respond (or reject)"}
+        words = known.get(view.scope, "approve (or reject)")
         output.note(f"Decide: placet {words} {view.request_id[:SHORT_ID_CHARS]}")
     return exits.OK
 
@@ -129,6 +130,8 @@ def tell(view: RequestView) -> None:
         "run": output.safe(view.run_id),
         "asked": f"{at(view.requested_at_ms)} for {output.safe(view.initiator or 'nobody')}",
         "reason": output.safe(view.reason) if view.reason else "",
+        "instead of": view.supersedes or "",
+        "edited by": output.safe(", ".join(view.requesters)),
         "needs": f"{view.quorum} people" if view.quorum > 1 else "",
         "expires": at(view.expires_at_ms),
         "use by": at(view.use_by_ms),
@@ -152,6 +155,8 @@ def _tell_outcome(view: RequestView) -> None:
     if view.decision is not None:
         by = f" by {output.safe(view.decision.decided_by)}" if view.decision.decided_by else ""
         output.line(f"{'decided:':<14}{view.decision.outcome}{by} at {at(view.decision.decided_at_ms)}")
+        if view.decision.successor is not None:
+            output.line(f"{'now asked:':<14}{view.decision.successor}")
     if view.revocation is not None:
         output.line(
             f"{'revoked:':<14}by {output.safe(view.revocation.revoked_by)} at {at(view.revocation.revoked_at_ms)}"

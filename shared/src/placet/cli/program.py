@@ -10,7 +10,20 @@ from typing import Annotated, Any
 
 import typer
 
-from placet.cli import decisions, deployment, development, exits, hashing, inbox, keys, letters, runs, session
+from placet.cli import (
+    decisions,
+    deployment,
+    development,
+    exits,
+    hashing,
+    inbox,
+    keys,
+    letters,
+    operations,
+    replaying,
+    runs,
+    session,
+)
 
 app = typer.Typer(
     name="placet",
@@ -23,6 +36,7 @@ app = typer.Typer(
 
 run_app = typer.Typer(help="Start, list, look at, watch, cancel and account for runs.")
 keys_app = typer.Typer(help="Make the key with which you sign decisions; show what is to be registered of it.")
+operation_app = typer.Typer(help="Account for one side effect.")
 letters_app = typer.Typer(help="List messages that no rule accepted, look at one, send it again.")
 
 
@@ -64,6 +78,14 @@ def _keys(ctx: typer.Context) -> int:
     return exits.OK
 
 
+@operation_app.callback(invoke_without_command=True)
+def _operation(ctx: typer.Context) -> int:
+    """Account for one side effect."""
+    if ctx.invoked_subcommand is None:
+        print(ctx.get_help())
+    return exits.OK
+
+
 @letters_app.callback(invoke_without_command=True)
 def _letters(ctx: typer.Context) -> int:
     """List messages that no rule accepted, look at one, send it again."""
@@ -78,8 +100,12 @@ app.command("inbox")(inbox.inbox)
 app.command("show")(inbox.show)
 app.command("approve")(decisions.approve)
 app.command("reject")(decisions.reject)
+app.command("edit")(decisions.edit)
+app.command("respond")(decisions.respond)
+app.command("request-changes")(decisions.request_changes)
 app.command("resolve")(decisions.resolve)
 app.command("revoke")(decisions.revoke)
+app.add_typer(operation_app, name="operation")
 app.add_typer(letters_app, name="dead-letters")
 app.add_typer(keys_app, name="keys")
 app.command("hash")(hashing.hash_document)
@@ -89,8 +115,11 @@ app.command("migrate")(deployment.migrate)
 app.add_typer(deployment.topology_app, name="topology")
 for _name, _command in runs.COMMANDS.items():
     run_app.command(_name)(_command)
+run_app.command("replay")(replaying.replay)
 for _name, _command in keys.COMMANDS.items():
     keys_app.command(_name)(_command)
+for _name, _command in operations.COMMANDS.items():
+    operation_app.command(_name)(_command)
 for _name, _command in letters.COMMANDS.items():
     letters_app.command(_name)(_command)
 

@@ -184,6 +184,9 @@ def _tell(view: RunView) -> None:
 
         output.line("answer:")
         output.line(visible(view.answer, keep_lines=True))
+    for parked in view.parked:
+        output.line(f"parked:  {output.safe(parked.reason)} [{output.safe(parked.code)}]")
+        output.line(f"         placet dead-letters show {output.safe(parked.id)}")
     for waiting in view.waiting_for:
         output.line(f"waits:   {output.safe(waiting.sentence)}")
         output.line(f"         placet show {waiting.request_id}")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from placet.machine import Receipt
     from placet.messages import DecisionWord
     from placet.signatures import SigningKey
+    from placet.strict_json import JsonValue
 
 TIMEOUT_MS = 30_000
 """How long a person waits for a receipt before being told that the outcome is unknown."""
@@ -62,7 +63,14 @@ class Way:
         }
 
     def decide(
-        self, request_id: str, run_id: str, word: DecisionWord, request_hash: str, decision_id: str, reason: str | None
+        self,
+        request_id: str,
+        run_id: str,
+        word: DecisionWord,
+        request_hash: str,
+        decision_id: str,
+        reason: str | None,
+        value: JsonValue = None,
     ) -> Receipt:
         """As DecisionPublisher.decide."""
         import asyncio
@@ -79,6 +87,7 @@ class Way:
                     request_hash=request_hash,
                     decision_id=decision_id,
                     reason=reason,
+                    value=value,
                     timeout_ms=TIMEOUT_MS,
                 )
 

@@ -17,15 +17,19 @@ from placet.client.events import READ_TIMEOUT_S, RECONNECTS_MAX, Ended, EventRea
 from placet.errors import RetryableError
 from placet.machine import Receipt
 from placet.messages import DecisionWord, Mode
-from placet.plans import PlannedTask
+from placet.operation_views import OperationRecord
+from placet.plans import PlannedTask, Release
+from placet.strict_json import JsonValue
 from placet.views import (
     AppView,
     DeadLetter,
     DeadLetterPage,
+    JournalPage,
     Redriven,
     RequestPage,
     RequestView,
     RunEvent,
+    RunFacts,
     RunPage,
     RunReceipt,
     RunView,
@@ -105,10 +109,13 @@ class PlacetClient:
         goal: str = "",
         tasks: Sequence[PlannedTask | Mapping[str, Any]] = (),
         timeout_ms: int | None = None,
+        release: Release | None = None,
     ) -> Receipt:
         """Start a run. The same again is the same run: `answer` is then `duplicate`."""
         return self.call(
-            calls.submit_run(team, run_id=run_id, mode=mode, goal=goal, tasks=tasks, timeout_ms=timeout_ms)
+            calls.submit_run(
+                team, run_id=run_id, mode=mode, goal=goal, tasks=tasks, timeout_ms=timeout_ms, release=release
+            )
         )
 
     def runs(self, *, status: str | None = None, limit: int = 50, before: str | None = None) -> RunPage:
@@ -130,6 +137,14 @@ class PlacetClient:
     def trace(self, run_id: str) -> Trace:
         """Every fact of a run by time."""
         return self.call(calls.trace(run_id))
+
+    def journal(self, run_id: str, *, after: str | None = None) -> JournalPage:
+        """A page of a run's journals, exactly as they are kept."""
+        return self.call(calls.journal(run_id, after=after))
+
+    def facts(self, run_id: str) -> RunFacts:
+        """Every state and fact of a run, exactly as they are kept."""
+        return self.call(calls.facts(run_id))
 
     def watch(self, run_id: str, *, after: int = 0) -> Iterator[RunEvent]:
         """What happens to a run, from the event after number `after` on, until it ends. Reconnects by itself."""
@@ -189,6 +204,7 @@ class PlacetClient:
         decision_id: str,
         reason: str | None = None,
         shown_digest: str | None = None,
+        value: JsonValue = None,
         person: str | None = None,
     ) -> Receipt:
         """Decide. Mint `decision_id` once and keep it until there is a receipt."""
@@ -200,6 +216,7 @@ class PlacetClient:
                 decision_id=decision_id,
                 reason=reason,
                 shown_digest=shown_digest,
+                value=value,
             ),
             person=person,
         )
@@ -209,6 +226,10 @@ class PlacetClient:
         return self.call(calls.revoke(request_id, reason), person=person)
 
     # ── the system ─────────────────────────────────────────────────────────────────────
+
+    def operation(self, operation_id: str) -> OperationRecord:
+        """Everything that is known of one side effect, from its id alone."""
+        return self.call(calls.operation(operation_id))
 
     def dead_letters(self, *, run_id: str | None = None, limit: int = 100) -> DeadLetterPage:
         """Messages that no rule accepted, newest first."""

@@ -13,14 +13,18 @@ from pydantic import BaseModel, ValidationError
 from placet.errors import Code, ContractError, PlacetError, RetryableError, TerminalError
 from placet.machine import Receipt
 from placet.messages import DecisionWord, Mode
-from placet.plans import PlannedTask
+from placet.operation_views import OperationRecord
+from placet.plans import PlannedTask, Release
+from placet.strict_json import JsonValue
 from placet.views import (
     AppView,
     DeadLetter,
     DeadLetterPage,
+    JournalPage,
     Redriven,
     RequestPage,
     RequestView,
+    RunFacts,
     RunPage,
     RunReceipt,
     RunView,
@@ -65,13 +69,22 @@ def submit_run(
     goal: str = "",
     tasks: Sequence[PlannedTask | Mapping[str, Any]] = (),
     timeout_ms: int | None = None,
+    release: Release | None = None,
 ) -> Call[Receipt]:
     """Start a run under an id of the caller's."""
     planned = [
         task.model_dump(mode="json", exclude_none=True) if isinstance(task, PlannedTask) else dict(task)
         for task in tasks
     ]
-    body = _given(run_id=run_id, team=team, mode=mode, goal=goal or None, tasks=planned or None, timeout_ms=timeout_ms)
+    body = _given(
+        run_id=run_id,
+        team=team,
+        mode=mode,
+        goal=goal or None,
+        tasks=planned or None,
+        timeout_ms=timeout_ms,
+        release=release,
+    )
     return Call("POST", _at("runs"), Receipt, body)
 
 
@@ -100,6 +113,16 @@ def trace(run_id: str) -> Call[Trace]:
     return Call("GET", _at("runs", run_id, "trace"), Trace)
 
 
+def journal(run_id: str, *, after: str | None = None) -> Call[JournalPage]:
+    """A page of a run's journals, as they are kept."""
+    return Call("GET", _at("runs", run_id, "journal"), JournalPage, query=_given(after=after))
+
+
+def facts(run_id: str) -> Call[RunFacts]:
+    """Every state and fact of a run, as they are kept."""
+    return Call("GET", _at("runs", run_id, "facts"), RunFacts)
+
+
 def events_path(run_id: str) -> str:
     """Where a run is watched."""
     return _at("runs", run_id, "events")
@@ -123,8 +146,13 @@ def decide(
     decision_id: str,
     reason: str | None = None,
     shown_digest: str | None = None,
+    value: JsonValue = None,
 ) -> Call[Receipt]:
-    """One person's voice; a repeat under the same `decision_id` is the same voice."""
+    """One person's voice; a repeat under the same `decision_id` is the same voice.
+
+    `value`: with `edit` the whole input, with `respond` the answer. The receipt of an edit names its `successor`, the
+    request that somebody else has to approve.
+    """
     body = _given(
         decision_id=decision_id,
         request_hash=request_hash,
@@ -132,12 +160,19 @@ def decide(
         reason=reason,
         shown_digest=shown_digest,
     )
+    if decision in ("edit", "respond") or value is not None:
+        body["value"] = value
     return Call("POST", _at("requests", request_id, "decisions"), Receipt, body)
 
 
 def revoke(request_id: str, reason: str = "") -> Call[Receipt]:
     """Take an approval back before it is used."""
     return Call("POST", _at("requests", request_id, "revocation"), Receipt, {"reason": reason})
+
+
+def operation(operation_id: str) -> Call[OperationRecord]:
+    """Everything that is known of one side effect."""
+    return Call("GET", _at("operations", operation_id), OperationRecord)
 
 
 def dead_letters(*, run_id: str | None = None, limit: int = 100) -> Call[DeadLetterPage]:

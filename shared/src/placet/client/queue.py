@@ -13,10 +13,13 @@ from typing import Self
 from pydantic import ValidationError
 
 from placet.adapters.rabbitmq import Asker
+from placet.canonical import digest_of_text
+from placet.decision_words import check_said, value_text_of
 from placet.errors import Code, ContractError, RetryableError, TerminalError
 from placet.machine import Receipt
 from placet.messages import DecisionWord, invalid
-from placet.signatures import DecisionStatement, SigningKey
+from placet.signatures import DecisionStatement, SigningKey, with_value
+from placet.strict_json import JsonValue
 from placet.topology import DECIDE_KEY, DECISIONS_EXCHANGE
 
 JSON = "application/json"
@@ -60,17 +63,26 @@ class DecisionPublisher:
         request_hash: str,
         decision_id: str,
         reason: str | None = None,
+        value: JsonValue = None,
         valid_ms: int = VALID_MS,
         timeout_ms: int = TIMEOUT_MS,
     ) -> Receipt:
         """The receipt: `accepted`, or `duplicate` for a repeat. Mint `decision_id` once, keep it until there is one.
 
-        `request_hash`: of what the person has seen. Raises ContractError(PARAMETER_INVALID): nothing was sent;
-        RetryableError BROKER_UNAVAILABLE: nothing was sent; OUTCOME_UNKNOWN: no receipt in time, repeat with the same
-        `decision_id`; and, with the code of the receipt, TerminalError where it was refused and RetryableError where it
-        is not final.
+        `request_hash`: of what the person has seen. `value`: with `edit` the whole input, with `respond` the answer; it
+        is signed by its digest and travels beside the envelope.
+
+        Raises ContractError(PARAMETER_INVALID): nothing was sent; RetryableError BROKER_UNAVAILABLE: nothing was sent;
+        OUTCOME_UNKNOWN: no receipt in time, repeat with the same `decision_id`; and, with the code of the receipt,
+        TerminalError where it was refused and RetryableError where it is not final.
         """
         now_ms = time.time_ns() // 1_000_000
+        takes_value = decision in ("edit", "respond") or value is not None
+        try:
+            value_text = value_text_of(value) if takes_value else None
+            check_said(decision, value_text, reason)
+        except ContractError as error:
+            raise ContractError(Code.PARAMETER_INVALID, error.message, pointer=error.pointer) from error
         try:
             statement = DecisionStatement(
                 environment=self._environment,
@@ -82,12 +94,14 @@ class DecisionPublisher:
                 decision_id=decision_id,
                 person=self._person,
                 reason=reason,
+                value_digest=None if value_text is None else digest_of_text(value_text),
                 issued_at_ms=now_ms,
                 not_after_ms=now_ms + valid_ms,
             )
         except ValidationError as error:
             raise invalid(error, Code.PARAMETER_INVALID) from error
-        return await self.publish(self._key.sign(statement), decision_id=decision_id, timeout_ms=timeout_ms)
+        published = with_value(self._key.sign(statement), value_text)
+        return await self.publish(published, decision_id=decision_id, timeout_ms=timeout_ms)
 
     async def publish(self, signed: str, *, decision_id: str, timeout_ms: int = TIMEOUT_MS) -> Receipt:
         """The receipt for a decision that was signed before. Raises as `decide`."""

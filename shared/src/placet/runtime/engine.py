@@ -14,10 +14,11 @@ from placet.facts import Application
 from placet.ids import Address
 from placet.instants import Instant
 from placet.rows import Row
+from placet.runtime.conversing import Conversing
 from placet.runtime.fold import Fold, Machines, Outcome
 from placet.runtime.opened import OpenedStates
 from placet.runtime.parcels import dead_letter
-from placet.runtime.ports import CommitResult, Delivery, Fate, OutboxRow, Store, Unit
+from placet.runtime.ports import AtHand, CommitResult, Delivery, Fate, OutboxRow, Store, Unit
 from placet.topology import EVENTS
 
 log = logging.getLogger("placet.engine")
@@ -34,7 +35,8 @@ class Settlement:
     """Messages that could be neither applied nor parked."""
     activities: list[Activity] = field(default_factory=list)
     replies: list[tuple[str, str]] = field(default_factory=list)
-    runs: set[str] = field(default_factory=set)
+    changed: dict[str, set[str]] = field(default_factory=dict)
+    """What now stands how, as `machine:status`, by run."""
     units: list[Unit] = field(default_factory=list)
     """What was committed."""
     unreadable: dict[Address, str] = field(default_factory=dict)
@@ -60,9 +62,11 @@ class Engine:
         hand_over: bool = True,
         events_from: str | None = None,
         claim_ms: int = 0,
+        at_hand: AtHand | None = None,
     ) -> None:
-        """`events_from`: the source that events name; without one, none are sent to the outside. `claim_ms`: what is
-        due at once is claimed for so long by whoever calls `process`, who publishes it; 0: relays do.
+        """`at_hand`: models whose turn is one step. `events_from`: the source that events name; without one, none are
+        sent to the outside. `claim_ms`: what is due at once is claimed for so long by whoever calls `process`, who
+        publishes it; 0: relays do.
 
         Raises ContractError(APPROVAL_ATOMIC_STORE_REQUIRED) for a store on which no approval could be relied."""
         if not getattr(store, "compares_and_sets", False) or not getattr(store, "is_verbatim", False):
@@ -75,6 +79,7 @@ class Engine:
         self._events_from = events_from
         self._claim_ms = claim_ms
         self._opened = OpenedStates()
+        self._conversing = None if at_hand is None else Conversing(at_hand, store)
 
     def hand_over_no_more(self) -> None:
         """From now on everything goes by the outbox, also what is for a machine hosted here: this process is ending."""
@@ -133,6 +138,8 @@ class Engine:
             if addresses or keys:
                 fold.take(await self._store.load(addresses, keys))
             fold.run_wave(hand_over=self._hand_over and wave < limits.HANDOVERS_MAX - 1)
+            if self._conversing is not None and self._hand_over and wave < limits.HANDOVERS_MAX - 1:
+                await self._conversing.answer(fold)
             if not fold.wave:
                 break
         outcomes = fold.outcomes()
@@ -142,7 +149,12 @@ class Engine:
         writing = [outcome for outcome in outcomes if _writes(outcome.unit)]
         results = await self._store.commit([outcome.unit for outcome in writing]) if writing else []
         fates = dict(zip(map(id, writing), results, strict=True))
-        return [(outcome, fates.get(id(outcome), CommitResult(Fate.COMMITTED))) for outcome in outcomes]
+        found = [(outcome, fates.get(id(outcome), CommitResult(Fate.COMMITTED))) for outcome in outcomes]
+        if self._conversing is not None:
+            for outcome, result in found:
+                if result.fate is Fate.COMMITTED:
+                    self._conversing.committed(outcome.unit)
+        return found
 
     async def _one_by_one(self, delivery: Delivery, settlement: Settlement) -> None:
         for outcome, result in await self._attempt([delivery]):
@@ -186,7 +198,9 @@ def _settle(settlement: Settlement, outcome: Outcome) -> None:
     settlement.done += outcome.deliveries
     settlement.activities += outcome.activities
     settlement.replies += outcome.replies
-    settlement.runs |= outcome.runs
+    for write in outcome.unit.states:
+        words = settlement.changed.setdefault(write.address.run_id, set())
+        words.add(f"{write.address.machine}:{write.status}")
     settlement.unreadable |= outcome.unreadable
     settlement.units.append(outcome.unit)
     settlement.outbox_rows += len(outcome.unit.outbox)

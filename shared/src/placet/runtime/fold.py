@@ -11,19 +11,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import ValidationError
 from pydantic_core import to_json
 
-from placet.activities import Activity
+from placet.activities import Activity, CallModel
 from placet.errors import Code, Failure, InvariantError, PlacetError
 from placet.facts import Application, Facts
 from placet.ids import Address, derived_id, message_id
 from placet.instants import Instant, later
-from placet.machine import Invoke, Machine, Receipt, Record, Reply, Send, State, Transition
-from placet.messages import Envelope
-from placet.rows import STATE, FactKey, Row, StateRow, owner_of
+from placet.machine import Invoke, Machine, Receipt, Record, Reply, Send, State, Transition, Withdraw
+from placet.messages import Envelope, enveloped
+from placet.rows import STATE, FactKey, Row, StateRow, ThreadMessageRow, owner_of
 from placet.runtime.opened import OpenedStates
-from placet.runtime.parcels import dead_letter, outbox_row
+from placet.runtime.parcels import dead_letter, named_envelope, outbox_id, outbox_row
 from placet.runtime.ports import Delivery, JournalEntry, Loaded, StateWrite, StoredState, Unit
 
 Machines = Mapping[str, Machine[Any]]
@@ -59,6 +58,8 @@ class _Working:
     status: str | None
     broken: Failure | None = None
     """Why the stored state cannot be read: every message for it waits, its neighbours go on."""
+    upgraded: bool = False
+    """Whether an older program stored it: the journal then says what it was read as."""
 
     @property
     def dirty(self) -> bool:
@@ -73,8 +74,6 @@ class Outcome:
     deliveries: list[Delivery] = field(default_factory=list)
     activities: list[Activity] = field(default_factory=list)
     replies: list[tuple[str, str]] = field(default_factory=list)
-    runs: set[str] = field(default_factory=set)
-    """Runs of which something changed."""
     unreadable: dict[Address, str] = field(default_factory=dict)
     """States that could not be read, and why."""
     now_ms: int = 0
@@ -106,6 +105,8 @@ class Fold:
         self._parents: list[int] = list(range(len(deliveries)))
         self._outcomes: list[Outcome] = [Outcome(Unit()) for _ in deliveries]
         self._group_of: dict[Address, int] = {}
+        self._calls: list[tuple[CallModel, int]] = []
+        self._said: dict[tuple[str, str], list[ThreadMessageRow]] = {}
         self.wave: list[Item] = []
         for at, delivery in enumerate(deliveries):
             outcome = self._outcomes[at]
@@ -154,11 +155,11 @@ class Fold:
             return _Working(seen, seen, None, stored.status)
         try:
             state = self._opened_states.read(machine.state_type, address, stored.body)
-            return _Working(seen, seen, state, stored.status)
-        except ValidationError as error:
-            what = error.errors()[0]["msg"]
-            reason = f"the state {address.text()} at version {stored.version} cannot be read: {what}"
-            return _Working(seen, seen, None, stored.status, Failure(code=Code.CHECKPOINT_CORRUPT, message=reason))
+        except PlacetError as error:
+            reason = f"the state {address.text()} at version {stored.version} cannot be read: {error.message}"
+            return _Working(seen, seen, None, stored.status, Failure(code=error.code, message=reason))
+        upgraded = bool(machine.state_type.upgraders) and self._opened_states.was_upgraded(address)
+        return _Working(seen, seen, state, stored.status, upgraded=upgraded)
 
     @property
     def now_ms(self) -> Instant:
@@ -199,6 +200,22 @@ class Fold:
             for write in outcome.unit.states:
                 outcome.unit.guards.pop(write.address, None)
         return list(merged.values())
+
+    # ── calls that are answered within the step that makes them ────────────────────────
+
+    def calls(self) -> list[tuple[CallModel, int]]:
+        """The model calls of the waves since this was last asked, each with the group it belongs to."""
+        calls, self._calls = self._calls, []
+        return calls
+
+    def said(self, call: CallModel) -> Sequence[ThreadMessageRow]:
+        """What this batch adds to the conversation that the call is about."""
+        return self._said.get((call.run_id, call.thread_id), ())
+
+    def answer(self, call: CallModel, group: int, envelope: Envelope) -> None:
+        """The call has its result already: it comes in the next wave, and nobody begins the call."""
+        self._outcomes[self._root(group)].activities.remove(call)
+        self.wave.append(Item(envelope, None, group))
 
     # ── one message ────────────────────────────────────────────────────────────────────
 
@@ -278,9 +295,9 @@ class Fold:
         address, unit = item.address, outcome.unit
         if transition.state is None:
             raise InvariantError("a move has a state")
+        upgraded, working.upgraded = working.state if working.upgraded else None, False
         working.state, working.status = transition.state, transition.state.status
         working.version += 1
-        outcome.runs.add(address.run_id)
         for key in facts.seen:
             owner = owner_of(key)
             unit.guards.setdefault(owner, self._version(owner))
@@ -291,7 +308,7 @@ class Fold:
                 version=working.version,
                 message_id=item.envelope.id,
                 message=(item.delivery and item.delivery.body) or item.envelope.encode(),
-                facts=_journalled(facts),
+                facts=_journalled(facts, upgraded),
                 at_ms=self._now,
             )
         )
@@ -306,17 +323,23 @@ class Fold:
                 key = effect.row.fact_key()
                 if self._rows.get(key) is None:
                     self._rows[key] = effect.row
+                if isinstance(effect.row, ThreadMessageRow):
+                    self._said.setdefault((address.run_id, address.key), []).append(effect.row)
             elif isinstance(effect, Invoke):
                 outcome.activities.append(effect.activity)
+                if isinstance(effect.activity, CallModel):
+                    self._calls.append((effect.activity, item.group))
+            elif isinstance(effect, Withdraw):
+                _withdraw(unit, named_envelope(effect.message))
 
     def _send(
         self, item: Item, version: int, position: int, effect: Send, outcome: Outcome, *, hand_over: bool
     ) -> None:
-        envelope = Envelope(
-            id=message_id(item.address, version, position),
-            cause=item.envelope.id,
-            message=effect.message,  # type: ignore[arg-type]  # every concrete message is in the union (test_messages)
-        )
+        if effect.is_named:
+            outcome.unit.outbox.append(outbox_row(named_envelope(effect.message), effect.not_before))
+            return
+        named = message_id(item.address, version, position)
+        envelope = enveloped(named, effect.message, cause=item.envelope.id)
         local = effect.message.to().machine in self._machines
         if hand_over and local and effect.not_before is None:
             self.wave.append(Item(envelope, None, item.group))
@@ -364,7 +387,7 @@ class Fold:
         if working.status is None:
             return None
         tenant = working.state.tenant if working.state is not None else ""
-        return StateRow(
+        return StateRow.trusted(
             tenant=tenant,
             run_id=address.run_id,
             machine=address.machine,
@@ -402,7 +425,6 @@ def _merge(into: Outcome, other: Outcome) -> None:
     into.deliveries += other.deliveries
     into.activities += other.activities
     into.replies += other.replies
-    into.runs |= other.runs
     into.unreadable |= other.unreadable
     a, b = into.unit, other.unit
     a.states += b.states
@@ -416,19 +438,34 @@ def _merge(into: Outcome, other: Outcome) -> None:
     a.before_ms = _earlier(a.before_ms, b.before_ms)
 
 
+def _withdraw(unit: Unit, envelope: Envelope) -> None:
+    """Not even written, where it is of the same commit; otherwise deleted by it, wherever it waits."""
+    row_id = outbox_id(envelope)
+    kept = [row for row in unit.outbox if row.id != row_id]
+    if len(kept) < len(unit.outbox):
+        unit.outbox[:] = kept
+    else:
+        unit.consumed.append(row_id)
+
+
 def _earlier(a: Instant | None, b: Instant | None) -> Instant | None:
     if a is None or b is None:
         return a if b is None else b
     return min(a, b)
 
 
-def _journalled(facts: Facts) -> str:
-    """What the machine was told, for the journal: rows it looked at, answers it got, the incarnation."""
-    value = {
+def _journalled(facts: Facts, upgraded: State | None) -> str:
+    """What the machine was told, for the journal: rows it looked at, answers it got, the incarnation.
+
+    `upgraded`: what an older program's state was read as, where that is what the message was applied to.
+    """
+    value: dict[str, Any] = {
         "rows": [[*key, row] for key, row in facts.seen.items()],
         "answers": facts.answers,
         "incarnation": facts.incarnation,
     }
+    if upgraded is not None:
+        value["upgraded"] = upgraded.json_bytes().decode()
     return to_json(value).decode()
 
 

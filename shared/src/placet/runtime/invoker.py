@@ -14,10 +14,11 @@ from pydantic import TypeAdapter
 from placet import limits
 from placet.activities import Activity, CallModel, ProbeTool, RunTool, Stop
 from placet.calls import ChatMessage, NotExecuted, ToolOutcome, Unsure, not_begun, probe_not_begun
-from placet.errors import Certainty, Code, ErrorClass, Failure, PlacetError, RetryableError
-from placet.ids import Address, derived_id
+from placet.errors import Certainty, Code, ErrorClass, Failure, RetryableError
+from placet.ids import Address
 from placet.messages import Envelope, ModelAnswered, ModelFailed, ToolProbed, ToolReturned
-from placet.runtime.ports import ActivityError, BeginLeft, Models, Store, Tools
+from placet.runtime.conversing import failure_of_model, model_answered, model_failed, result_envelope
+from placet.runtime.ports import BeginLeft, Models, Store, Tools
 from placet.runtime.process import backoff_ms
 
 log = logging.getLogger("placet.invoker")
@@ -170,30 +171,14 @@ class TaskInvoker:
             try:
                 async with asyncio.timeout(activity.timeout_ms / 1_000):
                     reply = await self._models.call(activity, conversation)
-            except ActivityError as error:
-                self._model_failed(activity, error.failure)
             except TimeoutError:
                 message = f"the model of {activity.agent} did not answer within {activity.timeout_ms} ms"
                 failure = Failure(code=Code.MODEL_FAILED, message=message, error_class=ErrorClass.TIMEOUT)
-                self._model_failed(activity, failure)
-            except PlacetError as error:
-                self._model_failed(activity, error.failure())
-            except Exception as error:
-                log.exception("model.call_raised", extra={"owner": activity.owner().text()})
-                message = f"{type(error).__name__}: {error}"
-                self._model_failed(activity, Failure(code=Code.MODEL_FAILED, message=message))
+                self._report(activity, model_failed(activity, failure))
+            except Exception as error:  # noqa: BLE001  whatever it is, it is told as the call's failure
+                self._report(activity, model_failed(activity, failure_of_model(activity, error)))
             else:
-                self._report(
-                    activity,
-                    ModelAnswered(
-                        tenant=activity.tenant,
-                        run_id=activity.run_id,
-                        thread_id=activity.thread_id,
-                        turn=activity.turn,
-                        attempt=activity.attempt,
-                        reply=reply,
-                    ),
-                )
+                self._report(activity, model_answered(activity, reply))
 
     async def _conversation(self, activity: CallModel) -> list[ChatMessage]:
         """As it was committed. While the store is away it is asked for again, as long as the call itself may take: a
@@ -211,19 +196,6 @@ class TaskInvoker:
                 await asyncio.sleep(delay_ms / 1_000)
             else:
                 return [_CHAT.validate_json(body) for body in bodies]
-
-    def _model_failed(self, activity: CallModel, failure: Failure) -> None:
-        self._report(
-            activity,
-            ModelFailed(
-                tenant=activity.tenant,
-                run_id=activity.run_id,
-                thread_id=activity.thread_id,
-                turn=activity.turn,
-                attempt=activity.attempt,
-                failure=failure,
-            ),
-        )
 
     async def _call_tool(self, call: _Call, activity: RunTool | ProbeTool, since_ms: float) -> ToolOutcome:
         if call.stopped is not None:
@@ -291,8 +263,7 @@ class TaskInvoker:
             return Unsure(failure=Failure(code=Code.TOOL_FAILED, message=message, certainty=Certainty.UNKNOWN))
 
     def _report(self, activity: Activity, message: ModelAnswered | ModelFailed | ToolReturned | ToolProbed) -> None:
-        owner = activity.owner()
-        self._put(Envelope(id=derived_id("res", owner.text(), message.model_dump_json()), message=message))
+        self._put(result_envelope(activity, message))
 
 
 def _cancelled(activity: RunTool | ProbeTool, *, called: bool) -> ToolOutcome:

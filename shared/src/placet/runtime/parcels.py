@@ -5,7 +5,7 @@ from __future__ import annotations
 from placet.errors import Code
 from placet.ids import derived_id
 from placet.instants import Instant
-from placet.messages import Envelope, row_id
+from placet.messages import Envelope, Message, enveloped, row_id
 from placet.runtime.ports import DeadLetter, OutboxRow
 from placet.topology import QUEUES, queue_of
 
@@ -22,6 +22,17 @@ def outbox_row(envelope: Envelope, not_before: Instant | None = None, *, claim_m
         body=body,
         claim_ms=claim_ms,
     )
+
+
+def outbox_id(envelope: Envelope) -> str:
+    """The id of the row that sends an envelope."""
+    return row_id(envelope.id, envelope.encode())
+
+
+def named_envelope(message: Message) -> Envelope:
+    """The envelope of a message that may be withdrawn: whoever knows the message can tell the row that sends it."""
+    name = derived_id("named", message.model_dump_json())
+    return enveloped(name, message)
 
 
 def dead_letter(envelope: Envelope, code: Code, reason: str, now: Instant) -> DeadLetter:

@@ -5,10 +5,10 @@ The promises are written down once, as contract tests (tests/contracts), and eve
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from placet.activities import Activity, CallModel, ProbeTool, RunTool, Stop
 from placet.calls import ChatMessage, ModelReply, ToolOutcome
@@ -188,12 +188,36 @@ class Store(Protocol):
         """Finish the running commit and release everything. Closing twice is harmless."""
 
 
+class Place(NamedTuple):
+    """An entry of a run's journals."""
+
+    machine: str
+    key: str
+    version: int
+
+
+class Archive(Protocol):
+    """What only the owner of the facts may do with them: let go of what is over. No service has these rights.
+
+    What people decided and what was done on it (requests, votes, outcomes, operations, the audit) is evidence, and
+    stays whatever is let go here. Raises as `Store.commit` does.
+    """
+
+    async def forget(self, run_id: str) -> bool:
+        """Everything a run could be continued from is gone at once: its states, journals and conversations, and what
+        is on its way for it. Whether there was a state."""
+
+    async def rebase(self, base: JournalEntry) -> int:
+        """One base (replay.base_entry) takes the place of all entries of its state up to its version, at once. How many
+        it replaced; 0, and nothing is done, where there is no entry of just that version."""
+
+
 class Reader(Protocol):
     """The read side, for people: labelled "as of", nothing acts on it. Tenant first: a foreign row looks like none.
 
-    Every method returns plain JSON-able dictionaries whose names are the columns' names. Raises as `Store.load` does;
-    ContractError(PARAMETER_INVALID) for a page that begins at what the tenant does not have, or for no table of facts;
-    TerminalError(CHECKPOINT_CORRUPT) for a state that is no JSON.
+    Every method returns plain dictionaries whose names are the columns' names; JSON-able where no bytes are said.
+    Raises as `Store.load` does; ContractError(PARAMETER_INVALID) for a page that begins at what the tenant does not
+    have, or for no table of facts; TerminalError(CHECKPOINT_CORRUPT) for a state that is no JSON.
     """
 
     async def runs(self, tenant: str, *, status: str | None, limit: int, before: str | None) -> list[dict[str, Any]]:
@@ -214,10 +238,25 @@ class Reader(Protocol):
     async def request(self, tenant: str, request_id: str) -> dict[str, Any] | None:
         """One of them."""
 
+    async def run_of_operation(self, tenant: str, operation_id: str) -> str | None:
+        """The run of an operation. Looks through all of them: for a person who asks, not for what happens often."""
+
     async def journal(self, tenant: str, run_id: str) -> list[dict[str, Any]]:
         """Every applied message of a run, over all machines, by time.
 
         Columns: machine, key, version, message_id, type, message (dict), at_ms.
+        """
+
+    async def states_of(self, tenant: str, run_id: str) -> list[dict[str, Any]]:
+        """Every state of a run as it is kept, by machine and key.
+
+        Columns: machine, key, version, status, body (bytes).
+        """
+
+    async def entries_of(self, tenant: str, run_id: str, *, limit: int, after: Place | None) -> list[dict[str, Any]]:
+        """The journals of a run as they are kept, by machine, key and version, from after a place on.
+
+        Columns: machine, key, version, message_id, message (bytes), facts, at_ms.
         """
 
     async def outbox(self, tenant: str, run_id: str) -> list[dict[str, Any]]:
@@ -350,6 +389,10 @@ class Clock(Protocol):
     def now_ms(self) -> Instant: ...
 
 
+Changed = Mapping[str, Collection[str]]
+"""What somebody may like to look at: for each run what now stands how, as `machine:status`. A hint, never a fact."""
+
+
 class Door(Protocol):
     """How the gateway reaches the machines: it publishes like anybody else and waits for the answer."""
 
@@ -371,6 +414,17 @@ class Models(Protocol):
 
     async def close(self) -> None:
         """End every connection. Closing twice is harmless."""
+
+
+@runtime_checkable
+class AtHand(Protocol):
+    """Of Models, those that are functions of this process: asking one costs nothing and may be repeated."""
+
+    def is_at_hand(self, agent: str) -> bool:
+        """Whether the agent's model is one."""
+
+    def reply(self, activity: CallModel, conversation: Sequence[ChatMessage]) -> ModelReply:
+        """The reply. Raises ActivityError with the failure as a value."""
 
 
 BeginLeft = Callable[[], float]

@@ -14,7 +14,6 @@ from placet.calls import ChatMessage, ModelReply
 from placet.errors import Code, ErrorClass, Failure
 from placet.runtime.ports import ActivityError
 from placet.script import Script
-from placet.values import Usage
 
 
 class ScriptedModels:
@@ -23,17 +22,25 @@ class ScriptedModels:
     def __init__(self, app: App) -> None:
         self._app = app
 
+    def is_at_hand(self, agent: str) -> bool:
+        """As ports.AtHand."""
+        known = self._app.agents.get(agent)
+        return known is None or not isinstance(known.model, Script) or known.model.is_at_hand
+
     async def call(self, activity: CallModel, conversation: Sequence[ChatMessage]) -> ModelReply:
+        """As ports.Models."""
+        return self.reply(activity, conversation)
+
+    def reply(self, activity: CallModel, conversation: Sequence[ChatMessage]) -> ModelReply:
         """The script's reply; as usage it counts characters. Raises ActivityError."""
         agent = self._app.agents.get(activity.agent)
         if agent is None or not isinstance(agent.model, Script):
             what = f"agent {activity.agent!r} has no scripted model"
             raise ActivityError(Failure(code=Code.MODEL_FAILED, message=what, error_class=ErrorClass.INVALID))
-        said = agent.model.answer(activity.purpose, conversation, activity.attempt)
+        said = agent.model.reply(activity.purpose, conversation, activity.attempt)
         if isinstance(said, Failure):
             raise ActivityError(said)
-        written = len(said.text or "") + sum(len(call.input_text) for call in said.calls)
-        return said.model_copy(update={"usage": Usage(input_tokens=len(conversation), output_tokens=written)})
+        return said
 
     async def close(self) -> None:
         """Nothing is open."""

@@ -14,11 +14,12 @@ from typing import Any, Protocol
 
 from placet.facts import Application
 from placet.messages import Envelope
+from placet.runtime.conversing import at_hand
 from placet.runtime.eager import Eager
 from placet.runtime.engine import Engine, Settlement
 from placet.runtime.fold import Machines
 from placet.runtime.invoker import TaskInvoker
-from placet.runtime.ports import Arbiter, Delivery, Inbox, Models, Outlet, Replies, Stops, Store, Tools
+from placet.runtime.ports import Arbiter, Changed, Delivery, Inbox, Models, Outlet, Replies, Stops, Store, Tools
 from placet.runtime.process import Health, Loops
 from placet.runtime.refusing import NoModels, NoTools, OnlyInvoker
 from placet.runtime.relay import CLAIM_MS, Relay
@@ -71,8 +72,8 @@ class Ports:
     arbiter: Arbiter | None = None
     stops: Stops | None = None
     """Only where calls to the world are made."""
-    hint: Callable[[set[str]], None] = lambda runs: None
-    """Told which runs have changed."""
+    hint: Callable[[Changed], None] = lambda changed: None
+    """Told what has changed."""
     events_from: str | None = None
     """The source that events for the outside name; without one, none are sent."""
     troubles: Mapping[str, Callable[[], str | None]] = field(default_factory=dict)
@@ -102,7 +103,12 @@ class Service:
         self._inbox = ports.inbox
         self._watched = _Watched(ports.inbox)
         self._engine = Engine(
-            ports.machines, ports.application, ports.store, events_from=ports.events_from, claim_ms=CLAIM_MS
+            ports.machines,
+            ports.application,
+            ports.store,
+            events_from=ports.events_from,
+            claim_ms=CLAIM_MS,
+            at_hand=at_hand(ports.models),
         )
         self._eager = Eager(ports.store, ports.outlet)
         self._invoker = TaskInvoker(
@@ -229,8 +235,8 @@ class Service:
 
     def _settled(self, settlement: Settlement) -> None:
         self._loops.settled(settlement)
-        if settlement.runs:
-            self._ports.hint(settlement.runs)
+        if settlement.changed:
+            self._ports.hint(settlement.changed)
 
 
 class _Watched:

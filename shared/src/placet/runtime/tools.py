@@ -1,7 +1,7 @@
 """Decides what one attempt of a tool came to: it is called with typed arguments, a time limit and a signal, once.
 
-Nothing is tried again here. What the tool says counts (placet.tooling); where it says nothing clear, the effect class
-decides (DESIGN §6): a tool that only reads has executed nothing, of any other nobody knows.
+Nothing is tried again here. Before it, in the same attempt and within the same time, its files are copied and what must
+still hold is asked (`files`, `checks`); what it returns or raises becomes an outcome (`outcomes`).
 """
 
 from __future__ import annotations
@@ -12,25 +12,35 @@ import inspect
 import logging
 import threading
 import time
-import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from pathlib import Path
+from contextlib import ExitStack, asynccontextmanager
+from math import ceil
 from typing import Any
 
-from pydantic import ValidationError
-from pydantic_core import to_json
-
-from placet import calls, limits, tooling
+from placet import calls, tooling
 from placet.activities import ProbeTool, RunTool
 from placet.application import App
-from placet.calls import EffectClass, ToolOutcome
-from placet.canonical import canonical_text
+from placet.calls import ToolOutcome
 from placet.declarations import AnyTool, is_coroutine
-from placet.errors import Certainty, Code, ErrorClass, Failure, PlacetError
+from placet.errors import Certainty, Code, ErrorClass, TerminalError
+from placet.filerefs import FileRef
 from placet.instants import Instant
+from placet.runtime.checks import objection, taken_by
+from placet.runtime.files import Copies, ToolFiles, refs_in
+from placet.runtime.outcomes import (
+    NotBegunError,
+    NoTimeError,
+    TimeOverError,
+    class_of,
+    details,
+    failure_of,
+    not_executed,
+    of_raised,
+    of_returned,
+    said,
+    unsure,
+)
 from placet.runtime.ports import BeginLeft
-from placet.strict_json import parse
 from placet.tooling import ToolContext
 
 log = logging.getLogger("placet.tools")
@@ -39,7 +49,6 @@ GRACE_MS = 2_000
 """How long a tool that was signalled may still answer: a late truth is better than none. Below the lease's margin."""
 THREADS_MAX = 64
 """Plain functions at a time, unless the process says otherwise."""
-_MESSAGE_CHARS_MAX = 2_000
 _ANSWERS = (tooling.Executed, tooling.Unsure, tooling.Failed, calls.Executed, calls.NotExecuted, calls.Unsure)
 """What a probe may return, beside NotExecuted."""
 
@@ -54,6 +63,7 @@ class ToolRunner:
     Cancelling the task that awaits `run` is the signal: the tool sees `ctx.cancelled`, an `async` one is interrupted
     where it awaits, and for `grace_ms` its answer still counts. `now_ms` only tells the tool its deadline: nothing is
     decided by the clock of this machine. `threads_max`: plain functions at a time; others wait while they may begin.
+    `files`: the folder whose files tools may be given; without it there are none.
     """
 
     def __init__(
@@ -63,8 +73,10 @@ class ToolRunner:
         now_ms: Callable[[], Instant] = _wall_clock_ms,
         grace_ms: int = GRACE_MS,
         threads_max: int = THREADS_MAX,
+        files: ToolFiles | None = None,
     ) -> None:
         self._app = app
+        self._files = files or ToolFiles(None)
         self._now_ms = now_ms
         self._grace_ms = grace_ms
         self._threads = asyncio.Semaphore(threads_max)
@@ -73,19 +85,19 @@ class ToolRunner:
         """One attempt. The input is the reviewed text, byte for byte."""
         tool = self._app.tools.get(activity.tool)
         if tool is None:
-            return _not_executed(Code.TOOL_UNKNOWN, f"there is no tool {activity.tool!r}", ErrorClass.INVALID)
+            return not_executed(Code.TOOL_UNKNOWN, f"there is no tool {activity.tool!r}", ErrorClass.INVALID)
         try:
             arguments = tool.input.arguments(activity.input_text)
         except Exception as error:  # noqa: BLE001 — validators are the author's code; nothing has been called yet
-            what = f"the input no longer fits the tool {tool.name!r}: {_said(error)}"
-            return _not_executed(Code.TOOL_INPUT_INVALID, what, ErrorClass.INVALID)
+            what = f"the input no longer fits the tool {tool.name!r}: {said(error)}"
+            return not_executed(Code.TOOL_INPUT_INVALID, what, ErrorClass.INVALID)
         try:
-            answer = await self._called(tool.function, activity, arguments, begin_left_ms)
-        except _NotBegunError:
+            answer = await self._attempt(tool, activity, arguments, begin_left_ms)
+        except NotBegunError:
             return calls.not_begun(tool.name)
         except Exception as error:  # noqa: BLE001 — whatever a tool raises becomes an outcome
-            return _of_raised(tool, error)
-        return _of_returned(answer)
+            return of_raised(tool, error)
+        return of_returned(answer)
 
     async def probe(self, activity: ProbeTool, begin_left_ms: BeginLeft) -> ToolOutcome:
         """Ask the tool's `reconcile` (or `seal`) about one attempt. Only what it *returns* counts as an answer."""
@@ -93,22 +105,61 @@ class ToolRunner:
         function = None if tool is None else tool.sealer if activity.seal else tool.reconciler
         if tool is None or function is None:
             what = f"the tool {activity.tool!r} has no {'seal' if activity.seal else 'reconcile'}"
-            return _unsure(Code.TOOL_UNKNOWN, what, ErrorClass.INVALID)
+            return unsure(Code.TOOL_UNKNOWN, what, ErrorClass.INVALID)
         try:
-            taken = list(inspect.signature(function).parameters)[1:]
-            arguments = {k: v for k, v in tool.input.arguments(activity.input_text).items() if k in taken}
+            arguments = taken_by(function, tool.input.arguments(activity.input_text))
             answer = await self._called(function, activity, arguments, begin_left_ms)
-        except _NotBegunError:
+        except NotBegunError:
             return calls.probe_not_begun(tool.name)
         except Exception as error:  # noqa: BLE001 — as above
-            return _unsure(Code.TOOL_FAILED, _said(error), _class_of(error), **_details(error))
+            return unsure(Code.TOOL_FAILED, said(error), class_of(error), **details(error))
         if isinstance(answer, tooling.NotExecuted):
             # The attempt was lost, not refused: unless the probe says otherwise, another one may succeed.
-            return calls.NotExecuted(failure=_failure(answer, Certainty.NOT_EXECUTED, transient=True))
+            return calls.NotExecuted(failure=failure_of(answer, Certainty.NOT_EXECUTED, transient=True))
         if isinstance(answer, _ANSWERS):
-            return _of_returned(answer)
+            return of_returned(answer)
         what = f"the probe of {tool.name!r} answered {type(answer).__name__}, not Executed, NotExecuted or Unsure"
-        return _unsure(Code.TOOL_RESULT_INVALID, what, ErrorClass.PERMANENT)
+        return unsure(Code.TOOL_RESULT_INVALID, what, ErrorClass.PERMANENT)
+
+    async def _attempt(
+        self, tool: AnyTool, activity: RunTool, arguments: dict[str, Any], begin_left_ms: BeginLeft
+    ) -> object:
+        """The tool's answer, or what speaks against calling it. All of it takes no longer than the tool may."""
+        refs = list(refs_in(arguments))
+        if not (refs or tool.resolvers or tool.preconditions):
+            return await self._called(tool.function, activity, arguments, begin_left_ms)
+        spent = _Spent(begin_left_ms)
+
+        async def ask(function: Callable[..., Any], taken: dict[str, Any], copies: Copies) -> object:
+            return await self._called(function, spent.rest_of(activity), taken, spent.begin_left_ms(), copies)
+
+        with ExitStack() as stack:
+            try:
+                copies = await self._copied(stack, refs)
+            except TerminalError as error:
+                return not_executed(error.code, error.message, ErrorClass.APPROVAL)
+            except OSError as error:
+                what = f"{tool.name} was not called: a file cannot be copied: {said(error)}"
+                return not_executed(Code.TOOL_FAILED, what, ErrorClass.TRANSIENT)
+            try:
+                against = await objection(
+                    tool, arguments, activity.input_text, lambda hook, taken: ask(hook, taken, copies)
+                )
+                return against or await ask(tool.function, arguments, copies)
+            except NoTimeError:
+                what = f"{tool.name} was not called: what was to be checked before it took all its time"
+                return not_executed(Code.TOOL_TIMEOUT, what, ErrorClass.TIMEOUT)
+
+    async def _copied(self, stack: ExitStack, refs: list[FileRef]) -> Copies:
+        """The copies, which go with the stack; also where whoever waits is interrupted."""
+        if not refs:
+            return Copies({})
+        work = asyncio.ensure_future(asyncio.to_thread(stack.enter_context, self._files.copies(refs)))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await asyncio.wait({work})
+            raise
 
     async def _called(
         self,
@@ -116,10 +167,12 @@ class ToolRunner:
         activity: RunTool | ProbeTool,
         arguments: dict[str, Any],
         begin_left_ms: BeginLeft,
+        copies: Copies | None = None,
     ) -> object:
         async with self._thread_for(function, begin_left_ms):
             call = _Call(function, self._now_ms, activity.timeout_ms, self._grace_ms, begin_left_ms)
-            return await call.answer(call.context(activity), arguments)
+            ctx = call.context(activity, self._files, copies or Copies({}))
+            return await call.answer(ctx, arguments)
 
     @asynccontextmanager
     async def _thread_for(self, function: Callable[..., Any], begin_left_ms: BeginLeft) -> AsyncIterator[None]:
@@ -131,19 +184,36 @@ class ToolRunner:
             async with asyncio.timeout(begin_left_ms() / 1_000):
                 await self._threads.acquire()
         except TimeoutError:
-            raise _NotBegunError from None
+            raise NotBegunError from None
         try:
             yield
         finally:
             self._threads.release()
 
 
-class _NotBegunError(Exception):
-    """It was too late to begin: the function has not been called, and will not be."""
+class _Spent:
+    """What an attempt has used up of its time before its tool is called: so much less has the tool, and so much later
+    may it begin. By the clock that says how much is left for beginning, which goes on while the process is frozen.
+    """
 
+    def __init__(self, begin_left_ms: BeginLeft) -> None:
+        self._began_at_ms = begin_left_ms()
+        self._begin_left_ms = begin_left_ms
 
-class _TimeOverError(Exception):
-    """The time limit passed, and the grace after it."""
+    def _ms(self) -> float:
+        return max(0.0, self._began_at_ms - self._begin_left_ms())
+
+    def rest_of(self, activity: RunTool) -> RunTool:
+        """The activity with the time that is left. Raises NoTimeError."""
+        left_ms = activity.timeout_ms - ceil(self._ms())
+        if left_ms <= 0:
+            raise NoTimeError
+        return activity.model_copy(update={"timeout_ms": left_ms})
+
+    def begin_left_ms(self) -> BeginLeft:
+        """How much is left for beginning what ends so much the earlier."""
+        spent_ms = self._ms()
+        return lambda: self._begin_left_ms() + spent_ms
 
 
 class _Call:
@@ -165,7 +235,7 @@ class _Call:
         self._until_s = time.monotonic() + limit_ms / 1_000
         self._signal = threading.Event()
 
-    def context(self, activity: RunTool | ProbeTool) -> ToolContext:
+    def context(self, activity: RunTool | ProbeTool, files: ToolFiles, copies: Copies) -> ToolContext:
         """What the function is told."""
         return ToolContext(
             operation_id=activity.operation_id,
@@ -177,10 +247,13 @@ class _Call:
             agent=activity.agent,
             is_cancelled=self._signal.is_set,
             seconds_left=lambda: self._until_s - time.monotonic(),
+            refer_to=files.refer,
+            copy_of=copies.path_of,
+            open_copy=copies.open,
         )
 
     async def answer(self, ctx: ToolContext, arguments: dict[str, Any]) -> object:
-        """What the function returns or raises; _NotBegunError; _TimeOverError; CancelledError when signalled and
+        """What the function returns or raises; NotBegunError; TimeOverError; CancelledError when signalled and
         without an answer.
         """
         work = asyncio.ensure_future(self._work(ctx, arguments))
@@ -195,7 +268,7 @@ class _Call:
                 current.uncancel()  # the answer is what became of the cancellation
             return work.result()
         if not work.done() and not await self._late_answer(work):
-            raise _TimeOverError(f"no answer within {self._limit_ms} ms")
+            raise TimeOverError(f"no answer within {self._limit_ms} ms")
         if work.cancelled():
             raise RuntimeError("the tool cancelled itself")
         return work.result()
@@ -220,7 +293,7 @@ class _Call:
     def _begun(self, ctx: ToolContext, arguments: dict[str, Any]) -> Any:
         """Call the function, here and now or never: in between, the process may have stood still."""
         if self._signal.is_set() or self._begin_left_ms() < 0:
-            raise _NotBegunError
+            raise NotBegunError
         return self._function(ctx, **arguments)
 
     def _log_late(self, work: asyncio.Future[object]) -> None:
@@ -280,124 +353,3 @@ def _in_thread(function: Callable[[], object]) -> asyncio.Future[object]:
 
     threading.Thread(target=work, name="placet-tool", daemon=True).start()
     return future
-
-
-# ── from words to values ───────────────────────────────────────────────────────────────
-
-
-def _of_returned(answer: object) -> ToolOutcome:
-    if isinstance(answer, tooling.NotExecuted):
-        return calls.NotExecuted(failure=_failure(answer, Certainty.NOT_EXECUTED))
-    if isinstance(answer, tooling.Unsure):
-        return calls.Unsure(failure=_failure(answer, Certainty.UNKNOWN, transient=True))
-    if isinstance(answer, calls.NotExecuted | calls.Unsure):
-        return answer
-    if isinstance(answer, calls.Executed):
-        return _executed(lambda: answer.result_text, answer.failure)
-    if isinstance(answer, tooling.Failed):
-        failed = _executed(lambda: to_json(answer.result), _failure(answer, Certainty.EXECUTED))
-        return _with_result_told(failed)
-    result = answer.result if isinstance(answer, tooling.Executed) else answer
-    return _executed(lambda: to_json(result), None)
-
-
-def _with_result_told(failed: calls.Executed) -> calls.Executed:
-    """What is told of a failed call is its failure: the result goes with it."""
-    if failed.failure is None or failed.result_text == "null":
-        return failed
-    told = _sound(f"{failed.failure.message}: {failed.result_text}")
-    return failed.model_copy(update={"failure": failed.failure.model_copy(update={"message": told})})
-
-
-def _executed(json_of_result: Callable[[], str | bytes], failure: Failure | None) -> calls.Executed:
-    try:
-        text = canonical_text(parse(json_of_result()))
-    except Exception as error:  # noqa: BLE001 — the effect has happened, whatever its result is made of
-        what = f"the tool ran, but its result cannot be kept as JSON: {_said(error)}"
-        return calls.Executed(failure=failure or _result_invalid(what))
-    size = len(text.encode())
-    if size > limits.RESULT_BYTES_MAX:
-        what = f"the tool ran, but its result has {size} bytes, more than {limits.RESULT_BYTES_MAX}: return less"
-        return calls.Executed(failure=failure or _result_invalid(what))
-    return calls.Executed(result_text=text, failure=failure)
-
-
-def _of_raised(tool: AnyTool, error: BaseException) -> ToolOutcome:
-    if isinstance(error, tooling.NotExecuted | tooling.Unsure | tooling.Failed):
-        return _of_returned(error)
-    if isinstance(error, _TimeOverError):
-        code, what, error_class = Code.TOOL_TIMEOUT, f"{tool.name}: {error}", ErrorClass.TIMEOUT
-    else:
-        code, what, error_class = Code.TOOL_FAILED, _said(error), _class_of(error)
-    if tool.spec.effect is EffectClass.READ_ONLY:
-        return _not_executed(code, what, error_class, **_details(error))
-    return _unsure(code, what, error_class, **_details(error))
-
-
-def _failure(said: tooling.ToolError, certainty: Certainty, *, transient: bool = False) -> Failure:
-    again = transient if said.transient is None else said.transient
-    return Failure(
-        code=Code.TOOL_FAILED,
-        message=_sound(said.reason or type(said).__name__),
-        error_class=ErrorClass.TRANSIENT if again else ErrorClass.PERMANENT,
-        certainty=certainty,
-        retry_after_ms=None if said.retry_after_s is None else round(said.retry_after_s * 1_000),
-    )
-
-
-def _result_invalid(what: str) -> Failure:
-    return Failure(
-        code=Code.TOOL_RESULT_INVALID,
-        message=what,
-        error_class=ErrorClass.PERMANENT,
-        certainty=Certainty.EXECUTED,
-    )
-
-
-def _not_executed(code: Code, what: str, error_class: ErrorClass, **details: Any) -> calls.NotExecuted:
-    failure = Failure(
-        code=code, message=what, error_class=error_class, certainty=Certainty.NOT_EXECUTED, details=details
-    )
-    return calls.NotExecuted(failure=failure)
-
-
-def _unsure(code: Code, what: str, error_class: ErrorClass, **details: Any) -> calls.Unsure:
-    failure = Failure(code=code, message=what, error_class=error_class, certainty=Certainty.UNKNOWN, details=details)
-    return calls.Unsure(failure=failure)
-
-
-def _class_of(error: BaseException) -> ErrorClass:
-    """By the standard library's own types, also as the cause of a client library's error; never by its text."""
-    at: BaseException | None = error
-    for _ in range(8):
-        if at is None:
-            break
-        if isinstance(at, TimeoutError | _TimeOverError):
-            return ErrorClass.TIMEOUT
-        if isinstance(at, ConnectionError):
-            return ErrorClass.TRANSIENT
-        if isinstance(at, PermissionError):
-            return ErrorClass.DENIED
-        at = at.__cause__
-    return ErrorClass.PERMANENT
-
-
-def _said(error: BaseException) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors(include_url=False, include_input=False)[0]
-        return _sound(f"{'/'.join(str(part) for part in first['loc'])}: {first['msg']}")
-    if isinstance(error, tooling.ToolError | PlacetError | _TimeOverError):
-        return _sound(str(error) or type(error).__name__)
-    return _sound(f"{type(error).__name__}: {error}".removesuffix(": "))
-
-
-def _sound(text: str) -> str:
-    """Bounded, and without what a message cannot carry."""
-    return text[:_MESSAGE_CHARS_MAX].encode("utf-8", "replace").decode().replace("\x00", "�")
-
-
-def _details(error: BaseException) -> dict[str, Any]:
-    """For operators: what was raised, and where in the tool."""
-    frames = traceback.extract_tb(error.__traceback__)
-    at = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    return {"exception": f"{type(error).__module__}.{type(error).__qualname__}", "at": at}

@@ -13,8 +13,8 @@ from placet.columns import ENDED, FIELDS, KEYS, exact, shown_body, values_of
 from placet.errors import Code, ContractError, RetryableError, TerminalError
 from placet.ids import Address
 from placet.messages import APPROVAL, RUN
-from placet.rows import AttemptEndRow, AttemptRow, DecisionAttemptRow, OutcomeRow, RequestRow, Row
-from placet.runtime.ports import DeadLetter, JournalEntry, OutboxRow, StoredState
+from placet.rows import AttemptEndRow, AttemptRow, DecisionAttemptRow, OperationRow, OutcomeRow, RequestRow, Row
+from placet.runtime.ports import DeadLetter, JournalEntry, OutboxRow, Place, StoredState
 
 Key = tuple[Any, ...]
 Plain = dict[str, Any]
@@ -112,11 +112,36 @@ class MemoryReader:
                 return self._request(row, state)
         return None
 
+    async def run_of_operation(self, tenant: str, operation_id: str) -> str | None:
+        """As ports.Reader."""
+        self._check_open()
+        rows = (row for key, row in self._facts[OperationRow.table].items() if key[1] == operation_id)
+        return next((row.run_id for row in rows if row.tenant == tenant), None)
+
     async def journal(self, tenant: str, run_id: str) -> list[Plain]:
         """As ports.Reader."""
         self._check_open()
         own = (e for e in self._arrived if e.address.run_id == run_id and self._states[e.address].tenant == tenant)
         return [_entry(entry) for entry in sorted(own, key=lambda entry: entry.at_ms)]
+
+    async def states_of(self, tenant: str, run_id: str) -> list[Plain]:
+        """As ports.Reader."""
+        self._check_open()
+        own = sorted(((a, s) for a, s in self._states.items() if a.run_id == run_id and s.tenant == tenant), key=_first)
+        return [
+            {"machine": a.machine, "key": a.key}
+            | {name: getattr(s.stored, name) for name in ("version", "status", "body")}
+            for a, s in own
+        ]
+
+    async def entries_of(self, tenant: str, run_id: str, *, limit: int, after: Place | None) -> list[Plain]:
+        """As ports.Reader."""
+        self._check_open()
+        own = (e for e in self._arrived if e.address.run_id == run_id and self._states[e.address].tenant == tenant)
+        placed = sorted(((Place(e.address.machine, e.address.key, e.version), e) for e in own), key=_first)
+        rest = [(place, e) for place, e in placed if after is None or place > after]
+        names = ("message_id", "message", "facts", "at_ms")
+        return [place._asdict() | {name: getattr(e, name) for name in names} for place, e in rest[:limit]]
 
     async def outbox(self, tenant: str, run_id: str) -> list[Plain]:
         """As ports.Reader. A row is the tenant's when its message says so."""

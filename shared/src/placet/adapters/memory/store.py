@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from placet.adapters.memory.reading import KeptRow, KeptState, Key, MemoryReader, by_due
+from placet.adapters.memory.archive import MemoryArchive
+from placet.adapters.memory.reading import KeptRow, KeptState, Key, by_due
 from placet.columns import FIELDS, KEYS, ONE_OPEN, VOTE_ONCE, broken_check, unstorable, values_of
 from placet.ids import Address
 from placet.instants import Instant
@@ -54,8 +55,8 @@ class _Refused(Exception):  # noqa: N818  not an error: the store's no
         self.constraint = constraint
 
 
-class MemoryStore(MemoryReader):
-    """runtime.ports.Store and runtime.ports.Reader without durability. `snapshot` shows all of it to checkers."""
+class MemoryStore(MemoryArchive):
+    """runtime.ports.Store, Reader and Archive without durability. `snapshot` shows all of it to checkers."""
 
     compares_and_sets = True
     is_verbatim = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from aio_pika.abc import AbstractConnection
 
@@ -18,6 +18,7 @@ from placet.adapters.rabbitmq.wire import (
     properties,
     read_return_address,
 )
+from placet.runtime.ports import Changed
 from placet.topology import EVENTS_EXCHANGE, HINTS_KEY
 
 log = logging.getLogger("placet.rabbitmq")
@@ -25,7 +26,7 @@ log = logging.getLogger("placet.rabbitmq")
 HINT_PERIOD_MS = 25
 """Hints are for people's eyes: what happens within this time is one message."""
 HINTS_MAX = 1_000
-"""Run ids in one hint. Past it, the hint says "something"."""
+"""Runs in one hint. Past it, the hint says "something"."""
 WAITING_MAX = 10_000
 """Answers that may wait for the broker. The oldest go first: their askers have given up by then."""
 
@@ -39,7 +40,7 @@ class RabbitReplies:
         self.dropped = 0
         """Answers and hints that could not be sent, since the start."""
         self._waiting: list[tuple[ReturnAddress, str]] = []
-        self._runs: set[str] = set()
+        self._changed: dict[str, set[str]] = {}
         self._flushing: asyncio.Task[None] | None = None
         self._hinting: asyncio.Task[None] | None = None
 
@@ -70,10 +71,11 @@ class RabbitReplies:
         if self._flushing is None or self._flushing.done():
             self._flushing = asyncio.get_running_loop().create_task(self._flush())
 
-    def hint(self, run_ids: Iterable[str]) -> None:
-        """Something of these runs was committed. Returns at once."""
-        self._runs.update(run_ids)
-        if self._runs and (self._hinting is None or self._hinting.done()):
+    def hint(self, changed: Changed) -> None:
+        """This was committed. Returns at once."""
+        for run_id, words in changed.items():
+            self._changed.setdefault(run_id, set()).update(words)
+        if self._changed and (self._hinting is None or self._hinting.done()):
             self._hinting = asyncio.get_running_loop().create_task(self._hint())
 
     async def _flush(self) -> None:
@@ -91,9 +93,10 @@ class RabbitReplies:
                 await self._send("", door, answers_body(answers), ANSWERS)
 
     async def _hint(self) -> None:
-        while self._runs:
-            runs, self._runs = self._runs, set()
-            told = "\n".join(sorted(runs)) if len(runs) <= HINTS_MAX else ""
+        while self._changed:
+            changed, self._changed = self._changed, {}
+            lines = (f"{','.join(sorted(words))}\t{run_id}" for run_id, words in changed.items())
+            told = "\n".join(lines) if len(changed) <= HINTS_MAX else ""
             await self._send(EVENTS_EXCHANGE, HINTS_KEY, told.encode(), TEXT)
             await asyncio.sleep(HINT_PERIOD_MS / 1_000)
 

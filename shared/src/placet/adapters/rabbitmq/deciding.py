@@ -13,7 +13,7 @@ from placet.errors import Code, ContractError
 from placet.ids import derived_id
 from placet.keys import Keys
 from placet.messages import Envelope
-from placet.signatures import message_of, open_envelope
+from placet.signatures import message_of, open_envelope, split_value
 from placet.topology import DECIDE_KEY, DECISIONS_EXCHANGE
 
 
@@ -35,14 +35,15 @@ class DecisionDoor:
         if message.content_type not in ("", JSON):
             told = f"one signed decision as {JSON} is taken here, not {message.content_type}"
             raise ContractError(Code.MESSAGE_INVALID, told)
-        signed = _text(message.body)
+        published = _text(message.body)
+        signed, value_text = split_value(published)
         opened = open_envelope(signed)
         key = self._keys.key(opened.keyid)
         statement = believed(opened.verified(key) if key else None, key, opened.keyid, self._environment, None)
         return Envelope(
-            id=derived_id("msg", "decision", signed),
+            id=derived_id("msg", "decision", published),
             reply_to=return_address(message),
-            message=message_of(statement, signed),
+            message=message_of(statement, signed, value_text),
         )
 
 

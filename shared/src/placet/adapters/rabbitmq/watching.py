@@ -47,7 +47,7 @@ class Watch:
                 del self._watchers[run_id]
 
     def _hinted(self, body: bytes) -> None:
-        run_ids = body.decode(errors="replace").split("\n")
+        run_ids = [line.rpartition("\t")[2] for line in body.decode(errors="replace").split("\n")]
         if run_ids == [""]:
             self._wake_all()  # more than fits into a hint
             return

@@ -13,6 +13,7 @@ from placet.adapters.sql.units import tenant_of
 from placet.columns import COLUMNS, exact, shown_body
 from placet.errors import Code, ContractError, TerminalError
 from placet.ids import Address
+from placet.runtime.ports import Place
 
 Plain = dict[str, Any]
 
@@ -78,6 +79,11 @@ class SqlReader(ABC):
         found = await self._fetch(st.read_request, is_request_id=request_id, is_tenant=tenant)
         return _request(found[0]) if found else None
 
+    async def run_of_operation(self, tenant: str, operation_id: str) -> str | None:
+        """As ports.Reader."""
+        found = await self._fetch(st.run_of_operation, is_operation_id=operation_id, is_tenant=tenant)
+        return str(found[0][0]) if found else None
+
     async def journal(self, tenant: str, run_id: str) -> list[Plain]:
         """As ports.Reader."""
         entries = []
@@ -88,6 +94,19 @@ class SqlReader(ABC):
             kind = (message.get("message") or {}).get("type", "")
             entries.append(dict(zip(names, (machine, key, version, message_id, kind, message, at_ms), strict=True)))
         return entries
+
+    async def states_of(self, tenant: str, run_id: str) -> list[Plain]:
+        """As ports.Reader."""
+        found = await self._fetch(st.read_states, is_run_id=run_id, is_tenant=tenant)
+        return [dict(zip(st.STATE_SHOWN, row, strict=True)) for row in found]
+
+    async def entries_of(self, tenant: str, run_id: str, *, limit: int, after: Place | None) -> list[Plain]:
+        """As ports.Reader."""
+        values: Plain = {"is_run_id": run_id, "is_tenant": tenant, "limit": limit}
+        if after is not None:
+            values |= {"after_machine": after.machine, "after_key": after.key, "after_version": after.version}
+        found = await self._fetch(st.read_entries, after is not None, **values)
+        return [dict(zip(st.ENTRY_SHOWN, row, strict=True)) for row in found]
 
     async def outbox(self, tenant: str, run_id: str) -> list[Plain]:
         """As ports.Reader. A row is the tenant's when its message says so."""

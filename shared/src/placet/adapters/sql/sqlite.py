@@ -51,7 +51,7 @@ class SqliteStore(SqlReader):
         self._lock = lock
         self._clock = clock
         self._locking = locking
-        self._sql = st.Statements(sqlite.dialect(paramstyle="qmark"))
+        self._sql = self.sql = st.Statements(sqlite.dialect(paramstyle="qmark"))
         self._fact_loads: dict[str, tuple[str, int]] = {}
         self._incarnation = self._become_owner()
         self._committer = Committer(connection, self._sql, clock, path, self._incarnation)
@@ -236,6 +236,12 @@ class SqliteStore(SqlReader):
         sql = self._sql.text(st.thread_bodies, takes=("is_run_id", "is_thread_id", "upto"))
         found = await self._read(lambda: self._connection.execute(sql, (run_id, thread_id, upto)).fetchall())
         return [body for (body,) in found]
+
+    async def change(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """What `work` does as the owner of the file, on the disk when this returns. It must not wait."""
+        self._check_open()
+        result: T = await self._committer.do(work=lambda _: work(self._connection))
+        return result
 
     # ── for people ─────────────────────────────────────────────────────────────────────
 

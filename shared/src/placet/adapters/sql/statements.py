@@ -144,6 +144,21 @@ def journal_insert() -> ClauseElement:
     return insert(tables.journal)
 
 
+def journal_entry() -> ClauseElement:
+    """The instant of an entry, where it is there."""
+    return select(tables.journal.c.at_ms).where(_is(tables.journal, *STATE_KEY, "version"))
+
+
+def journal_delete() -> ClauseElement:
+    """All entries of a state up to a version. Only its owner may (see the triggers)."""
+    return delete(tables.journal).where(_is(tables.journal, *STATE_KEY), tables.journal.c.version <= bindparam("upto"))
+
+
+def delete_of_run(table: str) -> ClauseElement:
+    t = tables.metadata.tables[table]
+    return delete(t).where(_is(t, "run_id"))
+
+
 def journal_of_state() -> ClauseElement:
     j = tables.journal
     columns = (j.c.version, j.c.message_id, j.c.message, j.c.facts, j.c.at_ms)
@@ -287,6 +302,10 @@ def read_request() -> ClauseElement:
     return _request_rows().where(_is(tables.approval_request, "request_id", "tenant"))
 
 
+def run_of_operation() -> ClauseElement:
+    return select(tables.operation.c.run_id).where(_is(tables.operation, "operation_id", "tenant")).limit(1)
+
+
 def place_of_run() -> ClauseElement:
     s = tables.state
     return select(s.c.created_at_ms).where(s.c.machine == _RUN, _is(s, "run_id", "tenant"))
@@ -306,6 +325,28 @@ def read_journal(arrival: str) -> ClauseElement:
     columns = (j.c[name] for name in ("machine", "key", "version", "message_id", "message", "at_ms"))
     ours = and_(s.c.run_id == bindparam("is_run_id"), _is(s, "tenant"))
     return select(*columns).select_from(own).where(ours).order_by(j.c.at_ms, literal_column(arrival))
+
+
+ENTRY_SHOWN = ("machine", "key", "version", "message_id", "message", "facts", "at_ms")
+STATE_SHOWN = ("machine", "key", "version", "status", "body")
+
+
+def read_states() -> ClauseElement:
+    s = tables.state
+    columns = (s.c[name] for name in STATE_SHOWN)
+    return select(*columns).where(_is(s, "run_id", "tenant")).order_by(s.c.machine, s.c.key)
+
+
+def read_entries(from_after: bool) -> ClauseElement:
+    """Entries of a run whose states belong to the tenant, in the order of their key."""
+    s, j = tables.state, tables.journal
+    own = s.join(j, and_(*(s.c[name] == j.c[name] for name in STATE_KEY)))
+    ours = and_(j.c.run_id == bindparam("is_run_id"), _is(s, "tenant"))
+    query = select(*(j.c[name] for name in ENTRY_SHOWN)).select_from(own).where(ours)
+    if from_after:
+        place = tuple_(bindparam("after_machine"), bindparam("after_key"), bindparam("after_version"))
+        query = query.where(tuple_(j.c.machine, j.c.key, j.c.version) > place)
+    return query.order_by(j.c.machine, j.c.key, j.c.version).limit(bindparam("limit"))
 
 
 def read_outbox() -> ClauseElement:

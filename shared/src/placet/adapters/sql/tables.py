@@ -181,6 +181,10 @@ approval_request = _table(
     _integer("quorum"),
     _text("asker_machine"),
     _text("asker_key"),
+    _integer("generation"),
+    _text("supersedes"),
+    _text("requesters"),
+    _integer("remind_at_ms", optional=True),
     _key("approval_request", "run_id", "request_id"),
     _counted("approval_request", "quorum"),
 )
@@ -201,7 +205,11 @@ approval_vote = _table(
     _integer("voted_at_ms"),
     _key("approval_vote", "run_id", "request_id", "person_id"),
     UniqueConstraint("run_id", "request_id", "decision_id", name="uq_approval_vote_decision"),
-    _one_of("approval_vote", "decision", "approve", "reject", "executed", "not_executed"),
+    _one_of(
+        "approval_vote",
+        "decision",
+        *("approve", "reject", "edit", "respond", "request_changes", "executed", "not_executed"),
+    ),
 )
 
 approval_outcome = _table(
@@ -216,11 +224,13 @@ approval_outcome = _table(
     _text("reason", optional=True),
     _integer("decided_at_ms"),
     _integer("use_by_ms", optional=True),
+    _text("value_text", optional=True),
+    _text("successor", optional=True),
     _key("approval_outcome", "run_id", "request_id"),
     _one_of(
         "approval_outcome",
         "outcome",
-        *("approved", "rejected", "expired", "cancelled", "superseded", "executed", "not_executed"),
+        *("approved", "rejected", "answered", "expired", "cancelled", "superseded", "executed", "not_executed"),
     ),
 )
 

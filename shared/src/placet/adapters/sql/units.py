@@ -15,7 +15,7 @@ from placet.columns import ENDED, KEYS, values_of
 from placet.ids import Address
 from placet.instants import Instant
 from placet.rows import AttemptEndRow, AttemptRow, RequestRow, Row
-from placet.runtime.ports import CommitResult, DeadLetter, Fate, Unit
+from placet.runtime.ports import CommitResult, DeadLetter, Fate, JournalEntry, Unit
 
 COMMITTED = CommitResult(Fate.COMMITTED)
 LOST = CommitResult(Fate.LOST)
@@ -119,8 +119,7 @@ class Batch:
             else:
                 self.facts[row.table].append(values)
         for e in unit.journal:
-            entry = (*e.address, e.version, e.message_id, e.message, e.facts, e.at_ms)
-            self.journal.append(_without_nul(entry))
+            self.journal.append(_without_nul(journal_values(e)))
         for o in unit.outbox:
             due_ms, until_ms = max(o.not_before_ms, now_ms), now_ms + o.claim_ms if o.claim_ms else 0
             sent = (o.id, o.destination, o.run_id, o.type, o.not_before_ms, due_ms, until_ms, o.body)
@@ -135,6 +134,12 @@ def _without_nul(values: tuple[Any, ...]) -> tuple[Any, ...]:
         if type(value) is str and "\x00" in value:
             raise Refused("text_nul")
     return values
+
+
+def journal_values(entry: JournalEntry) -> tuple[Any, ...]:
+    """An entry's values, in the order of JOURNAL."""
+    e = entry
+    return (*e.address, e.version, e.message_id, e.message, e.facts, e.at_ms)
 
 
 def letter_values(letter: DeadLetter) -> tuple[Any, ...]:
