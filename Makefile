@@ -32,10 +32,11 @@ run: $(STAMP)  ## leave the example system up, on a scratch repository, for a pe
 	@$(BIN)/python -m examples.release.repository .placet/repository
 	@RELEASE_REPOSITORY="$${RELEASE_REPOSITORY:-$$PWD/.placet/repository}" $(BIN)/placet dev examples.release:app
 
-test: $(STAMP)  ## run the tests that need no server (WORKERS=2 processes; ARGS='-k name' to choose)
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --ignore tests/live $(ARGS)
+# Servers are those whose address is given, else containers, else installed programs, else Debian packages installed now.
+test: $(STAMP)  ## run all tests, also those on real servers (WORKERS=2 processes; ARGS='-k name' to choose)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --ignore tests/live/test_compose.py $(ARGS)
 
-live: $(STAMP)  ## run the tests on real servers, a quarter of an hour: given, in containers, installed, or installed now
+live: $(STAMP)  ## run only the tests on real servers
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/live --ignore tests/live/test_compose.py $(ARGS)
 
 check: $(STAMP)  ## format, lint and strict types, without changing anything
@@ -104,7 +105,7 @@ $(STAMP): constraints.txt $(PROJECTS)
 	@echo 'setup: installing pinned packages'
 	@export PIP_DISABLE_PIP_VERSION_CHECK=1 VIRTUAL_ENV=$(VENV); \
 	pip() { $(BIN)/python -m pip install -qq --constraint constraints.txt "$$@"; }; \
-	fast() { $(BIN)/uv pip install -qq --constraint constraints.txt "$$@"; }; \
+	fast() { $(BIN)/uv pip install -qq --compile-bytecode --constraint constraints.txt "$$@"; }; \
 	members() { "$$1" --group build --group dev && "$$1" --no-build-isolation $(EDITABLES); }; \
 	if pip uv && members fast; then :; \
 	else echo 'setup: going on with pip alone (slower)'; pip --upgrade pip && members pip; fi

@@ -114,12 +114,14 @@ def rights(service: str) -> dict[str, str]:
     if service == "gateway":
         own = r"placet\.watch\..+"
         write = rf"placet\.(work|submissions|decisions)|{own}"
-        return {"configure": f"^({own})$", "write": f"^({write})$", "read": rf"^(placet\.events|{own})$"}
+        return {"configure": f"^({own})$", "write": f"^({write})$", "read": rf"^(placet\.(events|partials)|{own})$"}
     write = f"{WORK}|amq\\.default" if service in ANSWERS else WORK
     if service not in CALLERS:
         return {"configure": "^$", "write": f"^({write})$", "read": f"^({READS[service]})$"}
     own = r"placet\.stops\..+"
     stops = rf"placet\.stops|{own}"
+    if service == "planner":
+        write += r"|placet\.partials"
     return {"configure": f"^({own})$", "write": f"^({write}|{stops})$", "read": f"^({READS[service]}|{stops})$"}
 
 

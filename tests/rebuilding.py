@@ -60,9 +60,13 @@ class Office:
         *,
         reopen: Callable[[Any], Awaitable[Any]] | None = None,
         lose: bool = True,
+        store_of: Callable[[str], Any] | None = None,
     ) -> None:
-        """`reopen`: how a store is opened anew. `lose`: so that everything is torn down after every applied step."""
-        self.store, self.clock, self.app_of = store, clock, app
+        """`reopen`: how a store is opened anew. `lose`: so that everything is torn down after every applied step.
+
+        `store_of`: each machine works alone, as a service does, on a store of its own.
+        """
+        self.store, self.clock, self.app_of, self._store_of = store, clock, app, store_of
         self._reopen = reopen
         self._loses = lose and reopen is not None
         self.hold = False
@@ -80,6 +84,7 @@ class Office:
         self.app = self.app_of()
         models = Counted(ScriptedModels(self.app), self.asked)
         self.engine = Engine(machines(), self.app, self.store, hand_over=False)
+        self._engines = {name: self._alone(name) for name in machines()} if self._store_of is not None else {}
         self.results.clear()
         self._invoker = TaskInvoker(
             models,
@@ -88,6 +93,10 @@ class Office:
             self.results.append,
             monotonic_ms=lambda: float(self.clock.at_ms),
         )
+
+    def _alone(self, machine: str) -> Engine:
+        assert self._store_of is not None
+        return Engine({machine: machines()[machine]}, self.app, self._store_of(machine), hand_over=False)
 
     async def rebuild(self) -> None:
         """Everything that was in memory is gone."""
@@ -124,7 +133,8 @@ class Office:
     async def _apply(self, envelope: Envelope, outbox_id: str | None, body: bytes | None) -> None:
         self._tokens += 1
         delivery = Delivery(envelope, self._tokens, outbox_id, body)
-        settlement = await self.engine.process([delivery])
+        engine = self._engines.get(envelope.message.to().machine, self.engine)
+        settlement = await engine.process([delivery])
         assert not settlement.back
         self.answers += [text for _, text in settlement.replies]
         kept = [activity for activity in settlement.activities if self._is_begun(activity)]

@@ -12,6 +12,7 @@ from placet.adapters.rabbitmq.wire import Incoming, ReturnAddress
 from placet.errors import Code, ContractError
 from placet.keys import RegisteredKey
 from placet.messages import DecideApproval
+from placet.signatures import with_value
 from placet.topology import DECIDE_KEY, DECISIONS_EXCHANGE
 from tests.builders import T0, TENANT
 from tests.machines.builders_approval import ApprovalBench
@@ -110,3 +111,34 @@ async def test_what_is_not_believed_does_not_come_in(keys: Looked, message: Deci
 async def test_the_time_is_not_the_door_s_to_judge() -> None:
     envelope = await DecisionDoor(ENVIRONMENT, Looked()).open(incoming(signed(HONEST, 0).signed))
     assert isinstance(envelope.message, DecideApproval)
+
+
+# ── what is said besides a word ──────────────────────────────────────────────────────────
+
+EDIT = signed(ApprovalBench().decision("edit", value_text='{"env":"production"}'), T0)
+
+
+async def test_a_value_comes_beside_the_envelope_and_is_the_one_that_was_signed() -> None:
+    door = DecisionDoor(ENVIRONMENT, Looked())
+    published = with_value(EDIT.signed or "", EDIT.value_text)
+    opened = await door.open(incoming(published))
+    assert isinstance(opened.message, DecideApproval)
+    assert opened.message.value_text == '{"env":"production"}'
+    assert opened.message.model_copy(update={"signed": EDIT.signed}) == EDIT
+    pretty = with_value(EDIT.signed or "", '{ "env": "production" }')
+    assert (await door.open(incoming(pretty))).message.value_text == EDIT.value_text, "however it is written"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("published", "code"),
+    [
+        (with_value(EDIT.signed or "", '{"env":"staging"}'), Code.SIGNATURE_MISMATCH),
+        (EDIT.signed or "", Code.SIGNATURE_MISMATCH),
+        (with_value(HONEST.signed or "", "{}"), Code.SIGNATURE_MISMATCH),
+        (with_value(EDIT.signed or "", '{"env":"production","env":"production"}'), Code.JSON_DUPLICATE_KEY),
+        (with_value(EDIT.signed or "", f'"{"x" * limits.VALUE_BYTES_MAX}"'), Code.TOO_LARGE),
+        (with_value(EDIT.signed or "", '1,"more":2'), Code.MESSAGE_INVALID),
+    ],
+)
+async def test_any_other_value_is_refused_at_the_door(published: str, code: Code) -> None:
+    assert (await refusal(incoming(published))).code is code

@@ -42,3 +42,10 @@ def test_every_file_that_is_named_exists() -> None:
 @pytest.mark.parametrize("name", ["submissions", "decisions", "events"])
 def test_what_outsiders_may_use_is_in_the_document_for_them(name: str) -> None:
     assert f"placet.{name}" in asyncapi_text("1")
+
+
+def test_every_proof_of_a_promise_is_a_test() -> None:
+    promised = set(re.findall(r"`(test_\w+)`", (ROOT / "docs/guarantees.md").read_text(encoding="utf-8")))
+    tests = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py"))
+    assert len(promised) > 30
+    assert {name for name in promised if f"def {name}(" not in tests} == set()

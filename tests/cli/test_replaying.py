@@ -9,13 +9,13 @@ import pytest
 
 from placet.adapters.memory import MemoryStore
 from placet.ids import Address
-from placet.messages import RUN
+from placet.messages import RUN, ForkRun
 from placet.runtime.checkpoints import StoredCheckpoints
 from placet_embedded.system import machines
 from placet_gateway import gateway, keeping
 from placet_gateway.identity import DevelopmentIdentity
 from tests.cli.conftest import Placet, Server
-from tests.contracts.restoring_contract import an_app
+from tests.contracts.desks import an_app
 from tests.contracts.units import ManualClock
 from tests.gateway.world import TOKEN, World
 from tests.rebuilding import TENANT, Office
@@ -65,7 +65,7 @@ def test_a_run_is_shown_as_it_was_at_a_version(store: MemoryStore, placet: Place
     assert '"status": "suspended"' in placet("run", "replay", "r1", "--to", "2").out
     last = placet("run", "replay", "r1", "--json").document
     assert (last["version"], last["state"]["status"]) == (versions(store), "succeeded")
-    assert last["entries"] == sum(map(len, store._journal.values()))
+    assert last["entries"] == sum(len(kept) for at, kept in store._journal.items() if at.run_id == "r1")
 
 
 def test_the_first_difference_is_named_and_the_exit_code_is_1(store: MemoryStore, placet: Placet) -> None:
@@ -98,6 +98,37 @@ def test_a_version_that_was_pruned_is_refused_with_what_is_left(store: MemorySto
 
 def test_a_run_that_nobody_knows_is_not_replayed(store: MemoryStore, placet: Placet) -> None:
     assert "[RUN_NOT_FOUND]" in placet("run", "replay", "nobody").err
+
+
+def forked(world: World) -> ForkRun:
+    (message,) = [message for message, _ in world.asked if isinstance(message, ForkRun)]
+    return message
+
+
+def test_a_run_is_forked_under_a_fresh_id_that_is_printed(
+    world: World, server: Server, store: MemoryStore, placet: Placet
+) -> None:
+    server.application = gateway(world, store, DevelopmentIdentity(TOKEN), tenant=TENANT)
+    result = placet("run", "fork", "r1", "--at", "3", "--timeout", "10m", "--as", "carol")
+    message = forked(world)
+    assert (result.code, result.out.strip()) == (0, message.run_id), result.err
+    assert (message.forked_from, message.at, message.timeout_ms) == ("r1", 3, 600_000)
+    assert message.initiator.id == "carol"
+    assert message.run_id.startswith("run-")
+
+
+def test_a_fork_of_a_chosen_id_says_what_became_of_it(
+    world: World, server: Server, store: MemoryStore, placet: Placet
+) -> None:
+    server.application = gateway(world, store, DevelopmentIdentity(TOKEN), tenant=TENANT)
+    told = placet("run", "fork", "r1", "--at", "3", "--id", "mine", "--json")
+    assert (told.code, told.document["run_id"], told.document["answer"]) == (0, "mine", "accepted")
+    assert forked(world).run_id == "mine"
+
+
+@pytest.mark.parametrize("arguments", [(), ("--at", "0"), ("--at", "x"), ("--at", "3", "--timeout", "soon")])
+def test_a_fork_that_cannot_be_asked_for_is_not(store: MemoryStore, placet: Placet, arguments: tuple[str, ...]) -> None:
+    assert placet("run", "fork", "r1", *arguments).code == 2
 
 
 def test_a_long_journal_comes_in_pages(store: MemoryStore, placet: Placet, monkeypatch: pytest.MonkeyPatch) -> None:

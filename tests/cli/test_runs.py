@@ -178,11 +178,11 @@ def test_a_run_given_in_full_is_found_though_it_begins_another(world: World, pla
 def test_watching_prints_every_event_and_ends_with_the_run(world: World, placet: Placet) -> None:
     world.add_run(status="succeeded")
     for kind in ("run.submitted", "task.started", "run.ended"):
-        world.add_leaf(kind, "cut", note="\u202e")
+        world.add_leaf(kind, "cut", assignee="\u202e")
     result = placet("run", "watch", "r1")
     assert result.code == 0
     assert [line.split()[0] for line in result.out.splitlines()] == ["1", "2", "3"]
-    assert "\\u202E" in result.out
+    assert "\\u{202E}" in result.out
     assert "\u202e" not in result.out
     assert "has ended: succeeded" in result.err
     lines = placet("run", "watch", "r1", "--after", "1", "--json").out.splitlines()

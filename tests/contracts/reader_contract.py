@@ -194,6 +194,20 @@ class ReaderContract(OnStore):
             await store.commit([step(approval_at(last["request_id"], last["run_id"]), 1, status="approved")])
         assert seen == asked
 
+    async def test_the_latest_requests_come_newest_first_in_pages_decided_or_not(self, store, clock):
+        asked = [(await self.ask(store, clock, number)).request for number in range(5)]
+        await self.ask(store, clock, 9, OTHER)
+        await store.commit([step(approval_at(asked[3].request_id, asked[3].run_id), 1, status="approved")])
+        seen: list[str] = []
+        while page := await store.latest_requests(TENANT, limit=2, before=seen[-1] if seen else None):
+            seen += [row["request_id"] for row in page]
+        assert seen == [request.request_id for request in reversed(asked)]
+        (newest,) = await store.latest_requests(TENANT, limit=1, before=None)
+        assert newest == await store.request(TENANT, asked[4].request_id)
+        with pytest.raises(ContractError) as raised:
+            await store.latest_requests(TENANT, limit=1, before="apr_of_nobody")
+        assert (raised.value.code, raised.value.pointer) == (Code.PARAMETER_INVALID, "/before")
+
     # ── what happened, and what is to come ─────────────────────────────────────────────
 
     async def test_an_operation_is_found_by_its_id_alone_and_by_its_tenant_only(self, store):

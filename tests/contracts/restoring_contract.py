@@ -9,44 +9,20 @@ from typing import Any
 
 import pytest
 
-from placet import App, Deny, NotExecuted, Suspend, ToolContext, scripted
+from placet import Deny
+from placet.believing import ReplayedVoices
 from placet.errors import RetryableError
 from placet.ids import Address, trace_id
-from placet.messages import OPERATION, RUN, ApprovalDecided
-from placet.plans import DirectCall, PlannedTask
+from placet.messages import OPERATION, RUN, ForkRun
+from placet.plans import PlannedTask
 from placet.runtime.ports import StateWrite, Unit
-from placet.script import call, plan
-from tests.cases import case
-from tests.contracts.on_store import OnStore
+from placet.runtime.replay import replay
+from placet_embedded.system import machines
 from placet_gateway.reading import run_view
-from tests.rebuilding import TENANT, Office
-
-DONE: Counter[str] = Counter()
-"""What the tools did, by operation and text: a key that the world has seen before does nothing."""
-
-
-def an_app() -> App:
-    """A desk that plans, and whose every note waits for a person, as its plan does."""
-    app = App("desk", version="1")
-
-    @app.tool(effect="idempotent", consequential=True)
-    async def note(ctx: ToolContext, text: str) -> str:
-        """Write a note."""
-        DONE[f"{ctx.idempotency_key} {text}"] += 1
-        return f"noted {text}"
-
-    @app.gate("plan")
-    def a_person_reads_the_plan(subject: Any) -> Suspend:
-        return Suspend("every plan is read")
-
-    model = scripted(
-        plan([{"id": "one", "title": "first"}, {"id": "two", "title": "second", "depends_on": ["one"]}]),
-        [call("note", text="a"), call("note", text="b")],
-        "noted both",
-        answering=["all is noted"],
-    )
-    app.team("desk", agents=[app.agent("clerk", model=model, tools=[note])])
-    return app
+from tests.cases import case
+from tests.contracts.desks import DONE, a_desk, an_app, call_task, decided, more_tasks
+from tests.contracts.on_store import OnStore
+from tests.rebuilding import ALICE, TENANT, Office
 
 
 class RestoringContract(OnStore):
@@ -79,7 +55,6 @@ class RestoringContract(OnStore):
         assert len(office.lost) == len(office.asked) + len(DONE)
         assert await office.kinds("torn") == await office.kinds("calm")
         await office.store.close()
-
 
     # ── the crash windows, told apart from the record alone ────────────────────────────
 
@@ -324,6 +299,29 @@ class RestoringContract(OnStore):
         assert not DONE
         await office.store.close()
 
+    # ── time travel ────────────────────────────────────────────────────────────────────
+
+    async def test_a_fork_torn_down_after_every_step_comes_to_the_end_and_needs_nothing_of_its_origin(
+        self, store, clock
+    ):
+        calm = Office(store, clock, an_app)
+        await calm.submit("note it")
+        ended = await calm.to_the_end()
+        done = dict(DONE)
+        office = Office(store, clock, an_app, reopen=self.reopen)
+        asking = ForkRun(tenant=TENANT, run_id="f1", forked_from="r1", at=ended["version"] // 2, initiator=ALICE)
+        await office.say(asking, "fork")
+        assert json.loads(office.answers[-1])["answer"] == "accepted"
+        state = await office.to_the_end("f1")
+        await self.archive(office.store).forget("r1")
+        assert (state["status"], state["answer"]) == ("succeeded", ended["answer"])
+        assert all(DONE[key] == times for key, times in done.items())
+        for found in await office.store.states_of(TENANT, "f1"):
+            at = Address("f1", found["machine"], found["key"])
+            replayed = replay(machines(ReplayedVoices())[at.machine], await office.store.read_journal(at))
+            assert replayed.json_bytes() == found["body"]
+        await office.store.close()
+
     # ── saving ─────────────────────────────────────────────────────────────────────────
 
     @case("H23")
@@ -406,48 +404,3 @@ class Failing:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
-
-
-def decided(request_id: str) -> ApprovalDecided:
-    """A wake: a hint that something was decided, true or not."""
-    return ApprovalDecided(
-        tenant=TENANT, run_id="r1", request_id=request_id, outcome="approved", asker_machine=RUN, asker_key=""
-    )
-
-
-def call_task(text: str = "a", agent: str | None = None) -> PlannedTask:
-    """A task that is one call."""
-    return PlannedTask(id="one", title="note", assignee=agent, call=DirectCall(tool="note", input={"text": text}))
-
-
-def more_tasks(text: str | None) -> tuple[PlannedTask, ...]:
-    """A task after that one."""
-    if text is None:
-        return ()
-    given = DirectCall(tool="note", input={"text": text})
-    return (PlannedTask(id="two", title="more", depends_on=("one",), call=given),)
-
-
-def a_desk(effect: Any = "idempotent", gate: Any = None, agent: str | None = None, more: str | None = None) -> App:
-    """A desk that is given calls."""
-    del agent, more
-    app = App("desk", version="1")
-
-    @app.tool(effect=effect, consequential=True)
-    async def note(ctx: ToolContext, text: str) -> str:
-        """Write a note."""
-        DONE[f"{ctx.idempotency_key} {text}"] += 1
-        if text == "fail":
-            raise NotExecuted("there is no paper")
-        return f"noted {text}"
-
-    @app.gate("plan")
-    def a_person_reads_the_plan(subject: Any) -> Suspend:
-        return Suspend("every plan is read")
-
-    @app.gate("tool_call", tools=[note])
-    def a_person_reads_the_call(subject: Any) -> Any:
-        return gate(subject) if gate is not None else Suspend("every call is read")
-
-    app.team("desk", agents=[app.agent("clerk", model=scripted("done"), tools=[note])])
-    return app

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from tests.contracts.checkpoint_contract import CheckpointContract
+from tests.contracts.continuing_contract import ContinuingContract
+from tests.contracts.deciding_contract import DecidingContract
 from tests.contracts.fact_contract import FactContract
+from tests.contracts.gating_contract import GatingContract
 from tests.contracts.outbox_contract import OutboxContract
 from tests.contracts.reader_contract import ReaderContract
 from tests.contracts.restoring_contract import RestoringContract
 from tests.contracts.unit_contract import UnitContract
 
 
-class StoreContract(UnitContract, FactContract, OutboxContract, ReaderContract, CheckpointContract, RestoringContract):
+class StoreContract(
+    UnitContract,
+    FactContract,
+    OutboxContract,
+    ReaderContract,
+    CheckpointContract,
+    RestoringContract,
+    DecidingContract,
+    ContinuingContract,
+    GatingContract,
+):
     """Every promise of runtime.ports.Store, Reader and Archive, and of the checkpoints on them."""

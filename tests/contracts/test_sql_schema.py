@@ -153,8 +153,11 @@ def test_the_migrations_make_exactly_the_tables_that_statements_are_built_from()
 
 
 def parts_of(sql: str) -> list[str]:
-    """What a table or index is made of, in any order: a column that was added later stands behind the constraints."""
-    begins, _, rest = " ".join(sql.split()).partition("(")
+    """What a table or index is made of, in any order: a column that was added later stands behind the constraints.
+
+    Its default is for the rows that were there, and for processes of the version before while a deploy rolls.
+    """
+    begins, _, rest = " ".join(sql.split()).replace(" DEFAULT ''", "").partition("(")
     inner, _, ends = rest.rpartition(")")
     return [begins, *sorted(part.strip() for part in re.split(r",(?![^(]*\))", inner)), ends.strip()]
 
@@ -176,6 +179,40 @@ def test_migrating_twice_changes_nothing():
         schema.migrate(connection)
         assert schema.current_version(connection) == schema.HEAD
     assert raw.total_changes == before
+
+
+def test_what_was_asked_and_decided_before_questions_could_follow_one_another_is_kept_as_it_was():
+    from alembic import command
+    from alembic.config import Config
+
+    raw, engine = memory_connection()
+    with engine.connect() as connection:
+        config = Config()
+        config.set_main_option("script_location", str(schema.MIGRATIONS))
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0002")
+        before = {}
+        for table in ("approval_request", "approval_vote", "approval_outcome"):
+            columns = [row[1:3] for row in raw.execute(f"PRAGMA table_info({table})")]
+            words = {"decision": "reject", "outcome": "rejected"}
+            given = [words.get(name, name) if kind == "TEXT" else 7 for name, kind in columns]
+            places = ", ".join("?" for _ in columns)
+            raw.execute(f"INSERT INTO {table} VALUES ({places})", given)
+            before[table] = dict(zip([name for name, _ in columns], given, strict=True))
+        schema.migrate(connection)
+    added: dict[str, dict[str, object]] = {
+        "approval_request": {"generation": 1, "supersedes": "", "requesters": "", "remind_at_ms": None},
+        "approval_vote": {},
+        "approval_outcome": {"value_text": None, "successor": None},
+    }
+    for table, row in before.items():
+        cursor = raw.execute(f"SELECT * FROM {table}")
+        names = [column[0] for column in cursor.description]
+        (found,) = [dict(zip(names, values, strict=True)) for values in cursor]
+        assert {name: found[name] for name in row} == row
+        assert {name: found[name] for name in added[table]} == added[table]
+        with pytest.raises(sqlite3.IntegrityError, match=f"{table} is insert-only"):
+            raw.execute(f"DELETE FROM {table}")
 
 
 def test_a_migration_that_fails_leaves_an_empty_database(monkeypatch, tmp_path):

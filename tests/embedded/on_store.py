@@ -69,6 +69,13 @@ class Whole:
                 await anext(changes)
             return found
 
+    async def eventually(self, done: Callable[[], Any]) -> Any:
+        """The same for what changes no run, so that nobody tells."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not (found := await done()):  # noqa: ASYNC110 — nobody tells
+                await asyncio.sleep(0.02)
+            return found
+
     async def status(self, *statuses: str, run_id: str = "run-1") -> dict[str, Any]:
         """Wait until the run has one of these; its state."""
 
@@ -146,7 +153,7 @@ async def whole(
 
     def settled(settlement: Settlement) -> None:
         loops.settled(settlement)
-        door.hint(settlement.runs)
+        door.hint(settlement.changed)
 
     engine = Engine({**machines(), **(rules or {})}, app, store, claim_ms=CLAIM_MS)
     loops = Loops(Worker(engine, queue, invoker, door, outlet=queue, on_settled=settled), Relay(store, queue))

@@ -14,10 +14,15 @@ import pytest
 
 from placet import App, ToolContext, Unsure
 from placet.errors import Code
+from placet.freezing import FreezeOperations, freeze_run
 from placet.messages import OPERATION, ApprovalDecided, Envelope, ToolReturned
+from placet.rows import AttemptRow
+from placet.runtime.engine import Engine
+from placet.runtime.ports import Delivery
+from placet_embedded.system import machines
 from placet_tool_executor.machine import OperationMachine
 from tests.cases import case
-from tests.embedded.on_store import TENANT, Whole, a_team, whole
+from tests.embedded.on_store import ALICE, TENANT, Whole, a_team, whole
 
 
 class OperationContract:
@@ -154,6 +159,98 @@ class OperationContract:
             assert again.json()["answer"] == "applied"
             await system.status("succeeded")
             assert (await system.get("/v1/runs/run-1"))["parked"] == []
+
+    # ── the emergency stop ─────────────────────────────────────────────────────────────
+
+    @case("M54")
+    @pytest.mark.parametrize("tool", [None, "pay"])
+    async def test_what_is_stopped_is_not_started_nor_counted_and_runs_once_when_it_may(self, tool: str | None) -> None:
+        paid: Counter[str] = Counter()
+        app = App("desk", version="1")
+
+        @app.tool(effect="non_retriable", consequential=True)
+        async def pay(ctx: ToolContext, customer: str) -> str:
+            """Pay."""
+            paid[ctx.run_id] += 1
+            return "paid"
+
+        @app.tool(effect="read_only")
+        async def look(ctx: ToolContext, customer: str) -> str:
+            """Look."""
+            paid[ctx.run_id] += 1
+            return customer
+
+        async with whole(a_team(app, pay, look), await self.make()) as system:
+            assert (await system.get("/v1/freeze"))["items"] == []
+            await system.pay(customer="c-1")
+            request = await system.asked()
+            body = {"reason": "the bank is on fire", **({"tool": tool} if tool else {})}
+            stopped = await system.http.post("/v1/freeze", json=body)
+            assert (stopped.status_code, stopped.json()["answer"]) == (200, "accepted")
+            [switch] = (await system.get("/v1/freeze"))["items"]
+            assert (switch["tool"], switch["by"], switch["reason"]) == (tool, "developer", "the bank is on fire")
+            await system.decide(request)
+            await system.status("running")
+            if tool is not None:  # others go on
+                await system.pay("run-2", tool="look", customer="c-2")
+                await system.status("succeeded", run_id="run-2")
+                assert paid.pop("run-2") == 1
+
+            async def held() -> bool:
+                waits = await system.store.outbox(TENANT, "run-1")
+                return any(row["type"] == "operation.execute" and row["not_before_ms"] for row in waits)
+
+            await system.eventually(held)
+            assert paid == {}
+            assert await system.rows("operation_attempt") == [], "no attempt is counted"
+            [outcome] = await system.rows("approval_outcome")
+            assert outcome["outcome"] == "approved", "and it stays so"
+            lifted = await system.http.request("DELETE", "/v1/freeze", params={"tool": tool} if tool else {})
+            assert lifted.json()["status"] == "thawed"
+            await system.status("succeeded")
+            assert paid == {"run-1": 1}
+            assert [row["n"] for row in await system.rows("operation_attempt")] == [1]
+            unknown = await system.http.post("/v1/freeze", json={"reason": "typo", "tool": "dploy"})
+            assert (unknown.status_code, unknown.json()["code"]) == (422, "TOOL_UNKNOWN")
+
+    @case("M54")
+    async def test_a_stop_that_is_said_while_a_start_is_being_committed_wins_or_loses_and_never_half(self) -> None:
+        paid: Counter[str] = Counter()
+        app = App("desk", version="1")
+
+        @app.tool(effect="non_retriable", consequential=True)
+        async def pay(ctx: ToolContext, customer: str) -> str:
+            """Pay."""
+            paid[ctx.run_id] += 1
+            return "paid"
+
+        store = await self.make()
+        commit, raced = store.commit, []
+        team = a_team(app, pay)
+        stop = FreezeOperations(tenant=TENANT, run_id=freeze_run(TENANT), word="freeze", by=ALICE, reason="fire")
+
+        async def racing(units: Any) -> Any:
+            if not raced and any(isinstance(row, AttemptRow) for unit in units for row in unit.rows):
+                raced.append(True)  # the start has read that nothing is frozen; now something is
+                elsewhere = Engine(machines(), team, store)
+                said = Delivery(Envelope(id="stop-1", message=stop), token=1)
+                assert (await elsewhere.process([said])).done == [said]
+            return await commit(units)
+
+        store.commit = racing
+        async with whole(team, store) as system:
+            await system.pay(customer="c-1")
+            await system.decide(await system.asked())
+
+            async def held() -> bool:
+                waits = await system.store.outbox(TENANT, "run-1")
+                return raced and any(row["type"] == "operation.execute" and row["not_before_ms"] for row in waits)
+
+            await system.eventually(held)
+            assert (raced, paid, await system.rows("operation_attempt")) == ([True], {}, [])
+            await system.http.delete("/v1/freeze")
+            await system.status("succeeded")
+            assert paid == {"run-1": 1}
 
     # ── did it happen? ─────────────────────────────────────────────────────────────────
 

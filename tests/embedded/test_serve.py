@@ -104,7 +104,7 @@ def test_a_release_is_started_shown_approved_and_accounted_for_from_the_command_
     )
     watched = running.type("run", "watch", "r1")
     assert watched.returncode == 0
-    assert "run.ended" in watched.stdout
+    assert "the run is succeeded" in watched.stdout
     assert running.ask("run", "show", "r1")["status"] == "succeeded"
     assert git(running.repository, "tag", "--list", "v1.2.0") == "v1.2.0"
     assert running.ask("inbox")["items"] == []

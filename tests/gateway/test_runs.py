@@ -31,7 +31,7 @@ async def test_a_submission_becomes_the_message_and_the_receipt_comes_back(
     assert not more
     assert isinstance(message, SubmitRun)
     assert message.model_dump(exclude={"initiator", "tasks", "type"}) == {
-        **SUBMISSION, "tenant": "default", "mode": "goal",
+        **SUBMISSION, "tenant": "default", "mode": "goal", "release": None,
     }  # fmt: skip
 
 

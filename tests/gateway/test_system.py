@@ -56,7 +56,18 @@ async def test_the_application_is_shown_without_models_and_instructions(world: W
             "policy_version": "p1",
             "teams": [{"name": "release", "agents": ["releaser"], "planner": None}],
             "agents": [{"name": "releaser", "tools": ["create_tag"]}],
-            "tools": [{"name": "create_tag", "version": "1", "effect": "reconcilable", "consequential": True}],
+            "tools": [
+                {
+                    "name": "create_tag",
+                    "version": "1",
+                    "effect": "reconcilable",
+                    "consequential": True,
+                    "schema_digest": "d",
+                    "binding": "tool",
+                    "advisory": [],
+                    "volatile": [],
+                }
+            ],
         }
 
 

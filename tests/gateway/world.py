@@ -12,9 +12,20 @@ import httpx
 
 from placet.canonical import digest
 from placet.errors import Code, Failure, RetryableError
+from placet.freezing import FreezeOperations
 from placet.ids import Address
 from placet.machine import Receipt
-from placet.messages import CancelRun, DecideApproval, Envelope, Message, RevokeApproval, SubmitRun
+from placet.messages import (
+    CancelRun,
+    ContinueRun,
+    DecideApproval,
+    Envelope,
+    ForkRun,
+    InterruptRun,
+    Message,
+    RevokeApproval,
+    SubmitRun,
+)
 from placet.requests import create_request
 from placet.rows import audit_leaf
 from placet_gateway import gateway
@@ -139,9 +150,21 @@ class World:
                 return self._submitted(message)
             case DecideApproval():
                 return self._decided(message)
-            case CancelRun(run_id=run_id) if (run_id, "run", "") not in self.states:
+            case CancelRun(run_id=run_id) | ContinueRun(run_id=run_id) | InterruptRun(run_id=run_id) if (
+                run_id,
+                "run",
+                "",
+            ) not in self.states:
                 failure = Failure(code=Code.RUN_NOT_FOUND, message=f"there is no run {run_id}")
                 return _text(Receipt(answer="not_found", run_id=run_id, failure=failure))
+            case ForkRun(run_id=run_id):
+                return _text(Receipt(answer="accepted", run_id=run_id, status="suspended"))
+            case ContinueRun():
+                return _text(Receipt(answer="accepted", run_id=message.run_id, status="running", turn="task:cut/2"))
+            case InterruptRun():
+                return _text(Receipt(answer="accepted", run_id=message.run_id, status="running", turn="task:cut/1"))
+            case FreezeOperations():
+                return _text(Receipt(answer="accepted", run_id=message.run_id, status=f"{message.word} {message.tool}"))
             case CancelRun() | RevokeApproval():
                 return _text(Receipt(answer="accepted", run_id=message.run_id, status="cancelled"))
             case _:
@@ -222,6 +245,11 @@ class World:
         found = [row for row in found if not open_only or row["status"] == "open"]
         names = [row["request_id"] for row in found]
         return found[names.index(after) + 1 if after in names else 0 :][:limit]
+
+    async def latest_requests(self, tenant: str, *, limit: int, before: str | None) -> list[dict[str, Any]]:
+        found = (await self.requests(tenant, open_only=False, limit=1_000_000, after=None))[::-1]
+        names = [row["request_id"] for row in found]
+        return found[names.index(before) + 1 if before in names else 0 :][:limit]
 
     async def request(self, tenant: str, request_id: str) -> dict[str, Any] | None:
         found = await self.requests(tenant, open_only=False, limit=1_000_000, after=None)

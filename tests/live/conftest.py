@@ -14,6 +14,7 @@ from typing import TypeVar
 import pytest
 
 from tests.live import spaces
+from tests.live.dealing import dealt
 from tests.live.kinds import Kind, MissingServerError
 from tests.live.rabbitmq_server import PrivateCluster
 from tests.live.servers import Access, Home, OwnServer
@@ -29,6 +30,11 @@ def need(get: Callable[[], T]) -> T:
         if os.environ.get("CI", "").lower() not in {"", "0", "false", "no"}:
             pytest.fail(f"{error}\nA missing server is a failure in CI.", pytrace=False)
         pytest.skip(str(error))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In the order in which all processes are done at the same time."""
+    items[:] = dealt(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
 
 @pytest.fixture(scope="session")

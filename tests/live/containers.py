@@ -123,10 +123,10 @@ class ContainerServer:
                 raise MissingServerError(f"the container of {self.kind} did not start:\n{told}")
             time.sleep(0.1)
 
-    def kill(self) -> None:
-        """A crash: SIGKILL to the server."""
+    def kill(self, *, at_once: bool = False) -> None:
+        """A crash: SIGKILL to the server; of a broker after `settle`, as PrivateRabbitMQ."""
         if self.alive:
-            if self.kind is Kind.RABBITMQ:
+            if self.kind is Kind.RABBITMQ and not at_once:
                 settle()
             self._container.kill()
             self._container.wait()
@@ -150,6 +150,13 @@ class ContainerServer:
         """A crash that loses every byte."""
         self._remove()
         self.start()
+
+    def ctl(self, *arguments: str, program: str = "rabbitmqctl") -> str:
+        """As PrivateRabbitMQ: what a program in the container prints. Raises MissingServerError when it fails."""
+        code, told = self._container.exec_run([program, "-q", *arguments])
+        if code:
+            raise MissingServerError(f"{program} failed: {told.decode(errors='replace')}")
+        return str(told.decode(errors="replace"))
 
     def heal(self) -> None:
         """Running and not frozen, whatever a test did to it."""

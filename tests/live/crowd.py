@@ -63,15 +63,20 @@ class Crowd:
         self._accepted = asyncio.Event()
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._deciding = asyncio.create_task(self._decide_all())
+        self._looking: asyncio.Task[dict[str, str]] | None = None
+        self._database: asyncpg.Connection | None = None
+        self._reading = asyncio.Lock()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        tasks = [self._deciding, *self._asking.values()]
+        tasks = [self._deciding, *self._asking.values(), *((self._looking,) if self._looking else ())]
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
+        if self._database is not None:
+            self._database.terminate()
         await self._client.close()
         await self._author.close()
 
@@ -101,35 +106,42 @@ class Crowd:
         try:
             async with asyncio.timeout(self.patience_s):
                 while any(found.get(run_id) not in wanted for run_id in run_ids):
-                    await asyncio.sleep(LOOK_S)
+                    seen = await self._next_look()
                     self._raise_failures()
-                    found = await self.statuses(run_ids)
+                    found = {run_id: seen[run_id] for run_id in run_ids if run_id in seen}
         except TimeoutError:
             late = {run_id: found.get(run_id) for run_id in run_ids if found.get(run_id) not in wanted}
             told = await asyncio.to_thread(self.system.describe, next(iter(late)))
             raise AssertionError(f"not within {self.patience_s} s: {late}\n{told}") from None
         return found
 
-    async def statuses(self, run_ids: Collection[str]) -> dict[str, str]:
-        """As the database says; none while it is away."""
+    async def _next_look(self) -> dict[str, str]:
+        """The statuses a moment from now: one look for all who wait."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        return await asyncio.shield(self._looking)
+
+    async def _look(self) -> dict[str, str]:
+        await asyncio.sleep(LOOK_S)
+        return await self.statuses()
+
+    async def statuses(self) -> dict[str, str]:
+        """Of all runs, as the database says; none while it is away."""
         try:
             return {
                 row["run_id"]: row["status"]
-                for row in await self.facts(
-                    "SELECT run_id, status FROM state WHERE machine = 'run' AND run_id = ANY($1)", [*run_ids]
-                )
+                for row in await self.facts("SELECT run_id, status FROM state WHERE machine = 'run'")
             }
         except FAILURES:
             return {}
 
     async def facts(self, query: str, *values: Any) -> list[asyncpg.Record]:
-        """Rows of the database."""
-        connection = await asyncpg.connect(self.system.settings["DATABASE_URL"])
-        try:
-            rows: list[asyncpg.Record] = await connection.fetch(query, *values)
+        """Rows of the database, on a connection that is kept as long as it lasts."""
+        async with self._reading:
+            if self._database is None or self._database.is_closed():
+                self._database = await asyncpg.connect(self.system.settings["DATABASE_URL"])
+            rows: list[asyncpg.Record] = await self._database.fetch(query, *values)
             return rows
-        finally:
-            await connection.close()
 
     # ── people ─────────────────────────────────────────────────────────────────────────
 

@@ -13,7 +13,7 @@ from placet.script import call, plan
 
 FOLDER = "HARD_WORK_FOLDER"
 """Names the folder in which each call leaves a line, before it does anything."""
-BLOCK_S = 6.0
+BLOCK_S = 4.5
 """Longer than a broker of these tests waits for a heartbeat or for an acknowledgement."""
 
 app = App("hard-work", version="1")

@@ -114,7 +114,10 @@ class Nursery:
         request = json.dumps([list(command), dict(environment), os.getcwd()]).encode()
         with theirs, log.open("wb") as output, self._asking:
             socket.send_fds(self._channel, [request], [output.fileno(), theirs.fileno()])
-            return Born(int(self._channel.recv(64)), ours)
+            pid = self._channel.recv(64)
+            if not pid:
+                raise RuntimeError("the nursery is gone; what it said is above")
+            return Born(int(pid), ours)
 
     def close(self) -> None:
         """End it, and all its processes."""

@@ -73,6 +73,53 @@ async def test_the_example_approves_once_and_its_repeat_is_the_same_decision(
     await asyncio.to_thread(job)
 
 
+async def test_an_edit_by_the_queue_is_asked_about_anew_and_what_another_person_approves_is_done(
+    system: System,  # noqa: F811
+    repository: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    def job() -> None:
+        system.start()
+        system.submit("r1", GOAL)
+        system.wait_for("r1", "suspended")
+        request = system.request_of("r1")
+        key = tmp_path / "alice.json"
+        alice = system.keys.enrol("alice")
+        key.write_text(alice.file().model_dump_json())
+        given = {
+            "PLACET_AMQP_URL": system.settings["AMQP_URL"],
+            "PLACET_ENVIRONMENT": system.settings["ENVIRONMENT"],
+            "PLACET_STATE_DIR": str(tmp_path / "state"),
+        }
+        with system.client() as client:
+            asked = json.loads(client.request(request.request_id).content_text)["rawInput"]
+        value = json.dumps({**asked, "name": "v9.9.9"})
+        where = ["--run", "r1", "--key", key, "--yes", "--json"]
+        edit: list[str | Path] = [PLACET, "edit", request.request_id, "--input", value, "--hash", request.request_hash]
+        edited = run([*edit, *where], **given)
+        assert edited.returncode == 0, edited.stderr
+        successor = json.loads(edited.stdout)["successor"]
+        with system.client() as client:
+
+            def found() -> bool:
+                return any(item.request_id == successor for item in client.requests().items)
+
+            wait_until(found, 20)
+            shown = client.request(successor)
+            assert (shown.supersedes, shown.requesters) == (request.request_id, ["alice"])
+            own: list[str | Path] = [PLACET, "approve", successor, "--hash", shown.request_hash]
+            refused = run([*own, *where], **given)
+            assert json.loads(refused.stderr.splitlines()[-1])["error"]["code"] == "APPROVER_NOT_ALLOWED"
+            client.decide(
+                successor, decision="approve", request_hash=shown.request_hash, decision_id="d-2", person="bob"
+            )
+        system.wait_for("r1", "succeeded")
+        made = subprocess.run(["git", "-C", repository, "tag", "--list", "v*.*.*"], capture_output=True, text=True)
+        assert made.stdout.split() == ["v1.1.0", "v9.9.9"]
+
+    await asyncio.to_thread(job)
+
+
 async def test_the_command_line_decides_by_the_queue_with_and_without_a_gateway(
     system: System,  # noqa: F811
     tmp_path: Path,

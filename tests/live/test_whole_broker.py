@@ -49,8 +49,8 @@ class Consumed:
         """Until all have."""
         while len(self.at_s) < len(self.run_ids):
             await asyncio.sleep(LOOK_S)
-            for run_id, status in (await self.crowd.statuses(self.run_ids)).items():
-                if status != "suspended":
+            for run_id, status in (await self.crowd.statuses()).items():
+                if run_id in self.run_ids and status != "suspended":
                     self.at_s.setdefault(run_id, time.monotonic())
 
     def late_s(self, return_s: float) -> dict[str, float]:
@@ -116,7 +116,7 @@ async def decided_over(crowd: Crowd, run_ids: list[str], fault: Callable[[], Awa
     await fault()
     return_s = time.monotonic()
     early = len(crowd.accepted_s)
-    waiting = sum(status == "suspended" for status in (await crowd.statuses(run_ids)).values())
+    waiting = sum(status == "suspended" for status in (await crowd.statuses()).values())
     ends = await crowd.ended(run_ids)
     await watching
     await crowd.all_answered()

@@ -9,7 +9,9 @@ from placet.calls import EffectClass, Executed, NotExecuted, ToolOutcome, ToolSp
 from placet.canonical import canonical_text
 from placet.contents import ToolCallContent, boundary_of
 from placet.errors import Certainty, Code, ErrorClass, Failure
+from placet.freezing import FREEZE, FreezeOperations, freeze_run
 from placet.messages import (
+    OPERATION,
     ApprovalDecided,
     CancelOperation,
     ExecuteOperation,
@@ -25,9 +27,9 @@ from placet.messages import (
 )
 from placet.requests import ApprovalRequest, create_request
 from placet.retries import RetryPolicy
-from placet.rows import AttemptEndRow, OperationRow, OutcomeRow, RequestRow, RevocationRow
+from placet.rows import STATE, AttemptEndRow, FactKey, OperationRow, OutcomeRow, RequestRow, RevocationRow, StateRow
 from placet_tool_executor.machine import OperationMachine
-from tests.builders import FakeApplication, a_tool
+from tests.builders import ALICE, FakeApplication, a_tool
 from tests.machines.bench import RUN_ID, T0, TENANT, Bench, recorded, sent
 
 OPERATION_ID = "op_1"
@@ -137,10 +139,20 @@ class OperationBench(Bench):
         self.row = OperationRow(**{**fields, **(row or {})})
         self.put(self.row)
         self.run_is("running")
+        self.freeze_is("thawed")
         if asked:
             self.put(RequestRow(tenant=TENANT, run_id=RUN_ID, request=self.request))
             if outcome is not None:
                 self.decide(outcome)
+
+    def freeze_is(self, status: str | None) -> None:
+        """What is frozen; None: there is no state that says so."""
+        key = FactKey(STATE, freeze_run(TENANT), OPERATION, FREEZE)
+        self.rows.pop(key, None)
+        if status is not None:
+            self.rows[key] = StateRow(
+                tenant=TENANT, run_id=key.run_id, machine=OPERATION, key=FREEZE, version=1, status=status
+            )
 
     # ── facts of others ────────────────────────────────────────────────────────────────
 
@@ -253,6 +265,7 @@ class OperationBench(Bench):
             "probe": self.probe_due(),
             "cancel": self.cancel(),
             "decided": self.told(),
+            "freeze": FreezeOperations(tenant=TENANT, run_id=RUN_ID, word="thaw", by=ALICE),
         }
 
     @property

@@ -14,6 +14,7 @@ from placet.messages import (
     ModelAnswered,
     ModelFailed,
     RetryTurn,
+    StopTurn,
     TakeTurn,
     TurnFailed,
     TurnLeaseEnded,
@@ -100,7 +101,13 @@ class ThreadBench(Bench):
             reply=reply or a_reply(),
         )
 
-    def failed(self, failure: Failure = BUSY, attempt: int | None = None, usage: Usage | None = None) -> ModelFailed:
+    def failed(
+        self,
+        failure: Failure = BUSY,
+        attempt: int | None = None,
+        usage: Usage | None = None,
+        partial_text: str = "",
+    ) -> ModelFailed:
         """The model call failed."""
         return ModelFailed(
             tenant=TENANT,
@@ -110,6 +117,7 @@ class ThreadBench(Bench):
             attempt=attempt or self.attempt,
             failure=failure,
             usage=usage or Usage(),
+            partial_text=partial_text,
         )
 
     def retry(self, attempt: int | None = None) -> RetryTurn:
@@ -132,6 +140,12 @@ class ThreadBench(Bench):
             attempt=attempt or self.attempt,
         )
 
+    def stop(self, turn: int | None = None) -> StopTurn:
+        """A user interrupts the turn; by default the one in work."""
+        return StopTurn(
+            tenant=TENANT, run_id=RUN_ID, thread_id=self.thread_id, turn=turn or self.turn, reason="wrong way"
+        )
+
     def close(self) -> CloseThread:
         """The run has ended."""
         return CloseThread(tenant=TENANT, run_id=RUN_ID, thread_id=self.thread_id, reason="the run is cancelled")
@@ -144,6 +158,7 @@ class ThreadBench(Bench):
             "failed": self.failed(),
             "retry": self.retry(),
             "lease": self.lease_end(),
+            "stop": self.stop(),
             "close": self.close(),
         }
 

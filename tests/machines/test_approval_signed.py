@@ -50,6 +50,10 @@ class SignedBench(ApprovalBench):
         """One voice, as it is signed now; `changes` are of what is signed."""
         return signed(self.decision(word, by), self.now_ms, key, **changes)
 
+    def signed_as(self, message: DecideApproval, **changes: Any) -> DecideApproval:
+        """A voice as its person has signed it now."""
+        return signed(message, self.now_ms, **changes)
+
     def refuses(self, message: DecideApproval, why: Code) -> None:
         """Nothing is written or changed, whoever asked is told, and it is kept where operators see it."""
         before = self.state, list(self.written)

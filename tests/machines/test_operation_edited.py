@@ -43,6 +43,17 @@ def followed(bench: OperationBench, request: ApprovalRequest, outcome: str | Non
     return request
 
 
+def code_of(transition: Any) -> Code | None:
+    """Why it was not made."""
+    failure = done(transition).failure
+    return failure.code if failure is not None else None
+
+
+def reviewed(request: ApprovalRequest) -> Any:
+    """What people looked at."""
+    return verified_content(request)
+
+
 @case("E39", "F01")
 def test_what_was_edited_and_approved_by_another_person_is_what_runs_and_it_is_the_same_operation() -> None:
     bench = OperationBench(outcome=None)
@@ -51,7 +62,7 @@ def test_what_was_edited_and_approved_by_another_person_is_what_runs_and_it_is_t
     (call,) = invoked(started)
     assert isinstance(call, RunTool)
     assert (call.operation_id, call.idempotency_key) == (OPERATION_ID, OPERATION_ID)
-    assert call.input_text == canonical_text(EDITED) == canonical_text(verified_content(request).input)
+    assert call.input_text == canonical_text(EDITED) == canonical_text(reviewed(request).input)
     assert (bench.state.request_id, bench.state.edited_text) == (request.request_id, canonical_text(EDITED))
     assert len(recorded(started, AttemptRow)) == 1
 
@@ -92,7 +103,7 @@ def test_of_an_edited_call_nothing_else_may_differ() -> None:
     bench.decide("superseded", value_text=canonical_text(EDITED))
     other = followed(bench, a_call_request(content, generation=2, supersedes=bench.request.request_id))
     refused = bench.give(bench.execute(request_id=other.request_id))
-    assert done(refused).failure.code is Code.APPROVAL_STALE_DECISION
+    assert code_of(refused) is Code.APPROVAL_STALE_DECISION
 
 
 def test_the_tool_has_to_read_the_edited_input_as_it_was_reviewed() -> None:
@@ -100,7 +111,7 @@ def test_the_tool_has_to_read_the_edited_input_as_it_was_reviewed() -> None:
     request = edited(bench)
     bench.app.schemas["deploy"] = lambda raw: {**raw, "force": True}
     refused = bench.give(bench.execute(request_id=request.request_id))
-    assert done(refused).failure.code is Code.APPROVAL_STALE_DECISION
+    assert code_of(refused) is Code.APPROVAL_STALE_DECISION
 
 
 def test_every_later_attempt_probe_and_question_is_about_the_edited_input() -> None:
@@ -125,7 +136,7 @@ def test_every_later_attempt_probe_and_question_is_about_the_edited_input() -> N
     request = edited(once)
     once.give(once.execute(request_id=request.request_id))
     asked = once.lose_worker()
-    assert verified_content(sent(asked)[0].request).input == EDITED
+    assert reviewed(sent(asked)[0].request).input == EDITED
 
 
 @case("M07")
@@ -135,7 +146,7 @@ def test_an_approval_that_was_not_used_in_time_starts_nothing_and_another_one_ma
     late = bench.give(bench.execute())
     assert invoked(late) == recorded(late) == []
     assert (bench.state.status, done(late).status) == ("lapsed", "lapsed")
-    assert done(late).failure.code is Code.APPROVAL_EXPIRED
+    assert code_of(late) is Code.APPROVAL_EXPIRED
     assert bench.give(bench.execute()).kind == "absorbed", "the late one stays late"
 
     renewed = a_call_request(
@@ -154,4 +165,4 @@ def test_a_retry_after_the_use_by_is_refused() -> None:
     bench.later(600_000)
     refused = bench.give(bench.retry())
     assert (invoked(refused), done(refused).status) == ([], "refused")
-    assert done(refused).failure.code is Code.APPROVAL_EXPIRED
+    assert code_of(refused) is Code.APPROVAL_EXPIRED

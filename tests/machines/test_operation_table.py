@@ -87,8 +87,8 @@ def in_status(status: str) -> OperationBench:
             raise AssertionError(status)
 
 
-KINDS = ["execute", "retry", "returned", "probed", "lease", "probe", "cancel", "decided"]
-STAYS = every(KINDS, "absorbed")
+KINDS = ["execute", "retry", "returned", "probed", "lease", "probe", "cancel", "decided", "freeze"]
+STAYS = every(KINDS, "absorbed") | {"freeze": "refused"}
 TABLE: dict[str, dict[str, str]] = {
     "absent": every(KINDS, "refused") | {"execute": "moved", "cancel": "absorbed"},
     "lapsed": STAYS,

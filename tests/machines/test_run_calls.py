@@ -354,6 +354,18 @@ def test_a_rejected_call_that_is_proposed_again_is_refused_and_not_asked_as_if_i
     assert len(play.requests()) == 2
 
 
+def test_a_rejected_call_is_the_same_one_however_its_note_is_worded() -> None:
+    app = gated()
+    app.tools["deploy"] = a_tool(advisory=("note",), volatile=("asked",))
+    play = playing(app).call("task-1", a_call(input_text='{"env":"production","note":"please","asked":1}'))
+    play.decide(play.pending()[0], "rejected")
+    play.call("task-1", a_call("again", input_text='{"env":"production","note":"it is urgent","asked":2}'))
+    assert "refused exactly this call before" in the_result(play).text
+    assert (len(play.requests()), play.executed()) == (1, [])
+    play.call("task-1", a_call("other", input_text='{"env":"production","note":"please","asked":1,"dry":true}'))
+    assert len(play.requests()) == 2
+
+
 # ── direct calls ───────────────────────────────────────────────────────────────────────
 
 

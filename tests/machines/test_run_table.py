@@ -16,6 +16,9 @@ from placet.messages import (
     ApprovalDecided,
     ApprovalExpiring,
     CancelRun,
+    ContinueRun,
+    ForkRun,
+    InterruptRun,
     Message,
     OperationDone,
     OperationDoubtful,
@@ -122,6 +125,12 @@ def failed() -> Play:
     return play.plan(*TASKS)
 
 
+def interrupted() -> Play:
+    play = working()
+    play.tell(InterruptRun(**HERE, by=ALICE))
+    return play.fail("a", Failure(code=Code.TURN_INTERRUPTED, message="interrupted"))
+
+
 SITUATIONS: dict[str, tuple[str, Callable[[], Play]]] = {
     "planning": ("planning", planning),
     "deciding": ("suspended", deciding),
@@ -131,6 +140,7 @@ SITUATIONS: dict[str, tuple[str, Callable[[], Play]]] = {
     "in doubt": ("suspended", in_doubt),
     "draining": ("running", draining),
     "answering": ("running", answering),
+    "interrupted": ("suspended", interrupted),
 }
 ENDS: dict[str, Callable[[], Play]] = {
     "succeeded": lambda: working().say("a").say("b"),
@@ -143,16 +153,18 @@ ENDS: dict[str, Callable[[], Play]] = {
 }
 
 MOVES: dict[str, set[str]] = {
-    "planning": {"PlanProposed", "TurnFailed plan", "CancelRun", "RunTimedOut"},
+    "planning": {"PlanProposed", "TurnFailed plan", "CancelRun", "InterruptRun", "RunTimedOut"},
     "deciding": {"ApprovalDecided", "ApprovalExpiring", "CancelRun", "RunTimedOut"},
-    "working": {"TurnTaken", "TurnTaken with calls", "TurnFailed", "CancelRun", "RunTimedOut"},
-    "in a tool": {"OperationDone", "OperationDoubtful", "CancelRun", "RunTimedOut"},
+    "working": {"TurnTaken", "TurnTaken with calls", "TurnFailed", "CancelRun", "InterruptRun", "RunTimedOut"},
+    "in a tool": {"OperationDone", "OperationDoubtful", "CancelRun", "InterruptRun", "RunTimedOut"},
     "before a person": {"ApprovalDecided", "ApprovalExpiring", "OperationDone", "CancelRun", "RunTimedOut"},
     "in doubt": {"OperationDone", "CancelRun", "RunTimedOut"},
-    "draining": {"TurnTaken", "TurnTaken with calls", "TurnFailed", "CancelRun", "RunTimedOut"},
-    "answering": {"TurnTaken answer", "CancelRun", "RunTimedOut"},
+    "draining": {"TurnTaken", "TurnTaken with calls", "TurnFailed", "CancelRun", "InterruptRun", "RunTimedOut"},
+    "answering": {"TurnTaken answer", "CancelRun", "InterruptRun", "RunTimedOut"},
+    "interrupted": {"ContinueRun", "CancelRun", "RunTimedOut"},
 }
-"""What moves a run, in each situation. Everything else that a run takes is absorbed, and another's message refused."""
+"""What moves a run, in each situation. A further instruction is refused aloud while a turn is in work. Everything else
+that a run takes is absorbed, and another's message refused."""
 
 
 def messages_for(play: Play) -> dict[str, Message]:
@@ -176,6 +188,8 @@ def messages_for(play: Play) -> dict[str, Message]:
         "ApprovalDecided": ApprovalDecided(**HERE, request_id=request_id, **told),
         "ApprovalExpiring": ApprovalExpiring(**HERE, request_id=request_id, expires_at_ms=T0 + 9_000),
         "CancelRun": CancelRun(**HERE, by=ALICE),
+        "ContinueRun": ContinueRun(**HERE, instruction_id="i-1", text="go on", by=ALICE),
+        "InterruptRun": InterruptRun(**HERE, by=ALICE),
         "RunTimedOut": RunTimedOut(**HERE),
     }
 
@@ -203,21 +217,23 @@ def test_every_message_in_every_situation_has_its_answer(situation: str) -> None
     assert make().status == status
     kinds = tell_each(make)
     assert {name for name, kind in kinds.items() if kind == "moved"} == MOVES[situation]
-    assert set(kinds.values()) <= {"moved", "absorbed"}
+    assert {name for name, kind in kinds.items() if kind == "refused"} <= {"ContinueRun"}
 
 
 @pytest.mark.parametrize("status", ENDS)
-def test_nothing_leads_out_of_an_end(status: str) -> None:
+def test_nothing_leads_out_of_an_end_but_an_instruction_out_of_some(status: str) -> None:
     play = ENDS[status]()
     assert play.status == status
-    assert set(tell_each(ENDS[status]).values()) == {"absorbed"}
+    kinds = tell_each(ENDS[status])
+    assert kinds.pop("ContinueRun") == ("moved" if status in ("succeeded", "failed") else "refused")
+    assert set(kinds.values()) == {"absorbed"}
 
 
 def test_the_table_knows_every_status_and_every_message() -> None:
     assert {status for status, _ in SITUATIONS.values()} == RUN_ACTIVE
     assert set(ENDS) == RUN_TERMINAL
     told = {type(message) for message in messages_for(working()).values()}
-    assert told | {SubmitRun} == RunMachine.messages
+    assert told | {SubmitRun, ForkRun} == RunMachine.messages
 
 
 @pytest.mark.parametrize("make", [make for _, make in SITUATIONS.values()] + list(ENDS.values()))
@@ -226,6 +242,9 @@ def test_the_same_submission_is_absorbed_another_is_refused_and_a_foreign_messag
 ) -> None:
     play = make()
     assert play.tell(a_submission(a_task("other"))).kind == "refused"
+    fork = play.tell(ForkRun(**HERE, forked_from="another", at=1, initiator=ALICE))
+    assert fork.failure is not None
+    assert (fork.kind, fork.failure.code) == ("refused", Code.RUN_EXISTS)
     turn = TakeTurn(**HERE, thread_id="plan", turn=1, purpose="plan", team="team", agent="worker", append=())
     refused = play.tell(turn)
     assert refused.failure is not None

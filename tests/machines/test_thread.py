@@ -133,13 +133,16 @@ def test_turns_are_numbered_from_one(turn: int) -> None:
     assert bench.give(message).kind == "refused"
 
 
-def test_a_failed_conversation_takes_no_more_turns() -> None:
+@case("J03")
+def test_a_failed_turn_is_over_and_another_one_is_possible_in_the_same_conversation() -> None:
     bench = ThreadBench().calling()
     bench.give(bench.failed(FORBIDDEN))
+    assert bench.state.status == "failed"
     assert bench.give(bench.take(1)).kind == "absorbed"
-    refused = bench.give(bench.take(2))
-    assert refused.failure is not None
-    assert refused.failure.code is Code.TURN_FAILED
+    assert invoked(bench.give(bench.take(2)), CallModel)
+    bench.give(bench.answered())
+    assert (bench.state.status, bench.state.turn) == ("idle", 2)
+    assert [role for role, _ in bench.conversation()] == ["user", "user", "assistant"]
 
 
 @pytest.mark.parametrize(("turn", "attempt"), [(1, 2), (2, 1), (2, 2)])

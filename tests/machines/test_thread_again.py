@@ -265,14 +265,14 @@ def in_status(status: str) -> ThreadBench:
     return bench
 
 
-KINDS = ["take", "answered", "failed", "retry", "lease", "close"]
+KINDS = ["take", "answered", "failed", "retry", "lease", "stop", "close"]
 STAYS = every(KINDS, "absorbed")
 TABLE: dict[str, dict[str, str]] = {
-    "absent": every(KINDS, "refused") | {"take": "moved", "close": "absorbed"},
+    "absent": every(KINDS, "refused") | {"take": "moved", "stop": "moved", "close": "absorbed"},
     "idle": STAYS | {"take": "moved"},
-    "calling": STAYS | {"take": "refused", "answered": "moved", "failed": "moved", "lease": "moved"},
-    "waiting": STAYS | {"take": "refused", "retry": "moved"},
-    "failed": STAYS | {"take": "refused"},
+    "calling": STAYS | {"take": "refused", "answered": "moved", "failed": "moved", "lease": "moved", "stop": "moved"},
+    "waiting": STAYS | {"take": "refused", "retry": "moved", "stop": "moved"},
+    "failed": STAYS | {"take": "moved"},
     "closed": STAYS,
 }
 """`take` asks for the next turn; the lease is not over, so that its timer comes again; the run goes on, except in

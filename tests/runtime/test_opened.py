@@ -91,7 +91,8 @@ def test_a_state_of_another_run_is_not_taken_for_this_one() -> None:
 
 def test_what_an_older_program_wrote_is_said_to_be_upgraded_until_it_is_written_again() -> None:
     opened, old = OpenedStates(), a_state(1)
-    assert opened.read(CountedOfTwo, at(), old.json_bytes()) == (new := opened.read(CountedOfTwo, at(), old.json_bytes()))
+    new = opened.read(CountedOfTwo, at(), old.json_bytes())
+    assert opened.read(CountedOfTwo, at(), old.json_bytes()) is new
     assert opened.was_upgraded(at())
     opened.keep(at(), new.json_bytes(), new)
     assert not opened.was_upgraded(at())

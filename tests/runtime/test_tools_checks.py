@@ -161,7 +161,12 @@ async def test_tool_and_checks_together_take_no_longer_than_the_tool_may() -> No
 
 async def test_a_process_that_stood_still_before_the_check_asks_and_calls_nothing() -> None:
     desk = Desk()
-    desk.tool.precondition(lambda ctx: not desk.happened.append("asked"))
+
+    @desk.tool.precondition
+    def never_asked(ctx: ToolContext) -> bool:
+        desk.happened.append("asked")
+        return True
+
     outcome = await desk.ran(begin_left_ms=lambda: -1.0)
     assert outcome == calls.not_begun("act")
     assert desk.happened == []

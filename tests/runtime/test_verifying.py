@@ -16,7 +16,7 @@ from placet.runtime.checkpoints import StoredCheckpoints
 from placet.runtime.ports import JournalEntry, StoredState
 from placet.runtime.verifying import Kept, Verified, verify
 from placet_embedded.system import machines
-from tests.contracts.restoring_contract import an_app
+from tests.contracts.desks import an_app
 from tests.contracts.units import ManualClock
 from tests.rebuilding import TENANT, Office
 

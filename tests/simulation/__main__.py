@@ -26,6 +26,8 @@ RARE = (
     "a forged word moved an operation",
     "a person was asked whether it happened",
     "a late result was taken",
+    "a question took another's place",
+    "an edited call was asked about",
     "decision: closed",
     "decision: conflict",
     "decision: expired",

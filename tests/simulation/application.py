@@ -17,6 +17,7 @@ from placet.gates import (
     CallSubject,
     DispatchSubject,
     Judgement,
+    PlanPatchSubject,
     PlanSubject,
     RoundSubject,
     Subject,
@@ -140,7 +141,7 @@ class SimApplication:
                 return judgement(subject.input["gate"])
             case DispatchSubject():
                 return self._at(subject.run_id, f"dispatch:{subject.task.id}")
-            case PlanSubject() | RoundSubject():
+            case PlanSubject() | RoundSubject() | PlanPatchSubject():
                 return self._at(subject.run_id, boundary.value)
 
     def _at(self, run_id: str, boundary: str) -> Judgement | None:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from placet import limits
 from placet.canonical import canonical_text
 from placet.columns import ENDED, FIELDS, KEYS, values_of
+from placet.decision_words import WORDS_FOR
 from placet.errors import Code
 from placet.ids import Address
 from placet.messages import APPROVAL, OPERATION, RUN, DecideApproval
-from placet.requests import ApprovalRequest
+from placet.requests import ApprovalRequest, successor_id
 from placet.retries import RetryInputs, decide
 from placet.rows import AttemptEndRow, AttemptRow, OutcomeRow, Row
 from placet.runtime.ports import OutboxRow
@@ -24,7 +25,7 @@ from placet.runtime.replay import replay
 from placet.statuses import OPERATION_TERMINAL, RUN_TERMINAL
 from placet.values import PrincipalKind
 from tests.simulation.application import LOOK
-from tests.simulation.expected import HARMLESS, expected
+from tests.simulation.expected import HARMLESS, End, expected
 from tests.simulation.ports import at_once
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Checker:
         self._told: dict[str, str] = {}
         self._accepted: dict[str, str] = {}
         self._revoked: list[ApprovalRequest] = []
+        self.ends: dict[str, End] = {}
         self._bodies: dict[Address, tuple[int, dict[str, Any]]] = {}
 
     def _check(self, condition: bool, invariant: str, text: str) -> None:
@@ -98,15 +100,16 @@ class Checker:
             self._check(request is None or request.request_hash != message.request_hash, "I5", f"{name} was told stale")
         elif word == "not_allowed":
             own = request is not None and message.reviewer.id == request.initiator
+            edited = request is not None and message.decision == "approve" and message.reviewer.id in request.requesting
+            own = own or edited
             self._check(own or message.reviewer.kind is not PrincipalKind.HUMAN, "I5", f"{name} was told not allowed")
         elif word == "refused":
             told = answer["failure"]["code"]
             unsigned = told == Code.SIGNATURE_INVALID and message.reviewer.kind is not PrincipalKind.HUMAN
             self._check(unsigned, "I5", f"{name} was refused: {told}")
         elif word == "invalid":
-            known = ("approve", "reject", "executed", "not_executed")
-            fits = request is not None and (message.decision in known[2:]) == (request.scope == "operation_outcome")
-            self._check(message.decision not in known or not fits, "I5", f"{name} was told invalid")
+            fits = request is not None and message.decision in WORDS_FOR[request.scope]
+            self._check(not fits, "I5", f"{name} was told invalid")
         else:
             history.violate("I5", f"{name} was told {text}")
 
@@ -171,6 +174,7 @@ class Checker:
         open_in: dict[str, list[str]] = defaultdict(list)
         for request in self.open_requests():
             open_in[request.run_id].append(request.request_id)
+        held_back = {row.run_id for row in ledger.alive.values() if row.type == "operation.execute"}
         for run_id, status in self.run_statuses().items():
             if status == "unknown":
                 continue
@@ -187,7 +191,8 @@ class Checker:
                     f"{run_id} is suspended, and {in_flight[run_id]} are in flight",
                 )
             else:
-                self._check(bool(in_flight[run_id]), "I29", f"{run_id} is {status}, and nothing of it is in flight")
+                at_work = bool(in_flight[run_id]) or run_id in held_back
+                self._check(at_work, "I29", f"{run_id} is {status}, and nothing of it is in flight")
             self._pending(run_id)
         self._waking()
 
@@ -217,6 +222,7 @@ class Checker:
         self._requests()
         self._retries()
         self._expected()
+        self._world.ledger.spoken.search(self._world.history)
 
     def _store_equals_ledger(self) -> None:
         ledger, store = self._world.ledger, self._world.store
@@ -264,7 +270,8 @@ class Checker:
             status = state.status if state is not None else "not started"
             effects = len(world.outside.effects[operation_id])
             name = f"{row.tool} {operation_id} is {status}"
-            self._check(state is None or status in OPERATION_TERMINAL, "I28", f"{name} in a finished world")
+            ended = state is None or status in OPERATION_TERMINAL or status == "lapsed"  # which never started
+            self._check(ended, "I28", f"{name} in a finished world")
             still_open = [
                 a.n for a in world.ledger.attempts[operation_id] if (operation_id, a.n) not in world.ledger.ends
             ]
@@ -277,7 +284,7 @@ class Checker:
                 continue
             if status == "succeeded":
                 self._check(effects == 1, "I13", f"{name}, with {effects} effects")
-            if status in ("refused", "not started"):
+            if status in ("refused", "not started", "lapsed"):
                 self._check(effects == 0, "I13", f"{name}, with {effects} effects")
             done = world.ledger.done.get(operation_id)
             if done is not None and done["failure"] is not None:
@@ -303,6 +310,8 @@ class Checker:
                 continue
             run = self.run_statuses()[request.run_id]
             consumed = Address(request.run_id, OPERATION, request.operation_id) in world.ledger.states
+            after = successor_id(request.run_id, request_id, request.generation + 1)
+            consumed = consumed or after in world.ledger.requests  # not used in time, and asked for anew
             self._check(consumed or run != "succeeded", "I15", f"{request_id} was approved, and nothing came of it")
 
     def _retries(self) -> None:
@@ -332,6 +341,7 @@ class Checker:
             self._check(body["status"] == end.status, "expected", f"{name} is {body['status']}, not {end.status}")
             self._check(body["answer"] == end.answer, "expected", f"{name} answers {body['answer']}, not {end.answer}")
             effects = +done[run.run_id]
+            self.ends[run.run_id] = End(body["status"], body["answer"], effects)
             world.history.sometimes["a run ended as computed"] += 1
             self._check(effects == end.effects, "expected", f"{name} had {effects}, not {end.effects}")
 

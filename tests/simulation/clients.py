@@ -67,6 +67,7 @@ class Clients:
 
     def deliver(self, reply_to: str, text: str) -> None:
         """An answer has arrived; somebody may still wait for it."""
+        self._world.ledger.spoken.text(text)
         waiting = self._waiting.get(reply_to)
         if waiting is not None:
             waiting[1].append(text)
@@ -157,7 +158,8 @@ class Clients:
             return
         await scheduler.sleep(voice.then_after_ms)
         if voice.then == "other":
-            other = self._signed(message.model_copy(update={"decision": "reject" if word == "approve" else "approve"}))
+            changed = {"decision": "reject" if word == "approve" else "approve", "value_text": None}
+            other = self._signed(message.model_copy(update=changed))
             refused = await self._decide(other, f"{voice.decision_id}#other")
             told = refused is None or refused["answer"] not in ("accepted", "duplicate")
             self._world.history.check(told, "I6", f"decision id used twice: {refused}")
@@ -185,6 +187,8 @@ class Clients:
             request_hash=hashes[voice.hash_text],
             decision=word,
             reviewer=Principal(kind=voice.kind, id=voice.person),
+            value_text=voice.value_text,
+            reason=voice.reason,
         )
         return self._signed(message)
 

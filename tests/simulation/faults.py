@@ -77,7 +77,9 @@ class Faults:
         temper: str | None = None,
         only: Collection[str] | None = None,
         without: Collection[str] = (),
+        forced: Collection[str] = (),
     ) -> None:
+        """`forced`: those beside the seed's own, each as often as it can be."""
         self._seed = seed
         random = Random(f"{seed}/faults")
         self.temper = temper or random.choice(TEMPERS)
@@ -88,6 +90,8 @@ class Faults:
             chosen, rate = random.random() < share, random.choice(rates)
             if only is not None:
                 chosen, rate = name in only, rates[-1]
+            if name in forced:
+                chosen, rate = True, rates[-1]
             if chosen and name not in without:
                 self.rates[name] = rate * _PER_STEP.get(name, 1.0)
         self.counts: Counter[str] = Counter()

@@ -29,6 +29,8 @@ INVARIANTS = {
     "I21": "nobody votes whose word was not signed by a known key, in every field",
     "I22": "tenants do not touch each other",
     "I23": "the audit chain is whole",
+    "I24": "the referee decides nothing: without it, and however it lies, the facts are as true and the ends the same",
+    "I25": "no secret is kept, sent, told or logged",
     "I26": "while a run waits for people nothing works for it",
     "I27": "attempts are bounded, and back-offs and deadlines are kept",
     "I28": "once the faults stop everything comes to its end",

@@ -6,9 +6,10 @@ later change of an insert-only row is noticed.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from placet.errors import Code
@@ -16,6 +17,7 @@ from placet.ids import Address
 from placet.messages import APPROVAL, LEASE_TYPES, OPERATION, RUN, THREAD
 from placet.runtime.ports import CommitResult, Fate, JournalEntry, OutboxRow, StateWrite, Unit
 from placet.statuses import APPROVAL_TERMINAL, OPERATION_TERMINAL, RUN_TERMINAL, THREAD_TERMINAL
+from placet.topology import EVENTS
 from tests.simulation.history import History
 from tests.simulation.row_ledger import RowLedger
 
@@ -28,6 +30,8 @@ TIMERS = frozenset(
     ("approval.expire", "operation.lease_ended", "operation.probe", "operation.retry", "run.timed_out")
 ) | {"turn.lease_ended", "turn.retry"}
 """What comes again when it comes before its time, in a step that changes nothing."""
+CheckReply = Callable[[dict[str, Any], Sequence[str], History], None]
+"""Whether a reply is one to the conversation as it was committed."""
 MADE_UP = "forged-"
 """How the ids of messages begin that somebody made up: those may be parked."""
 IN_FLIGHT = {OPERATION: {"started", "waiting", "reconciling"}, THREAD: {"calling", "waiting"}}
@@ -37,8 +41,9 @@ IN_FLIGHT = {OPERATION: {"started", "waiting", "reconciling"}, THREAD: {"calling
 class Ledger(RowLedger):
     """Everything ever committed, and the checks on each commit."""
 
-    def __init__(self, history: History, *, exclusive: bool) -> None:
+    def __init__(self, history: History, check_reply: CheckReply, *, exclusive: bool) -> None:
         super().__init__(history)
+        self.check_reply = check_reply
         self._exclusive = exclusive
         """One process owns the store: when it comes back, the leases of its former life have ended."""
         self.commits = 0
@@ -49,7 +54,9 @@ class Ledger(RowLedger):
         self.applied: Counter[tuple[Address, str]] = Counter()
         self.sent: dict[str, OutboxRow] = {}
         self.alive: dict[str, OutboxRow] = {}
-        """Outbox rows that are still there."""
+        """Outbox rows that are still there, but for events."""
+        self.telling: dict[str, OutboxRow] = {}
+        """Events that are still there: nobody waits for them."""
         self.done: dict[str, dict[str, Any]] = {}
         """What the run was told of each operation's end."""
 
@@ -58,6 +65,7 @@ class Ledger(RowLedger):
     def committed(self, unit: Unit, now_ms: int) -> None:
         """Check and keep what one unit wrote. `now_ms` is the store's clock at the commit."""
         self.commits += 1
+        self.spoken.unit(unit)
         self._before = {write.address: self.states.get(write.address) for write in unit.states}
         for write in unit.states:
             self._state(write, self._before[write.address], unit)
@@ -69,7 +77,8 @@ class Ledger(RowLedger):
             self._entry(entry)
         for outgoing in unit.outbox:
             self._check(outgoing.id not in self.sent, "I16", f"message {outgoing.id} ({outgoing.type}) was sent twice")
-            self.sent[outgoing.id] = self.alive[outgoing.id] = outgoing
+            self.sent[outgoing.id] = outgoing
+            (self.telling if outgoing.destination == EVENTS else self.alive)[outgoing.id] = outgoing
         for outbox_id in unit.consumed:
             self.alive.pop(outbox_id, None)
         for address, version in unit.guards.items():
@@ -106,6 +115,17 @@ class Ledger(RowLedger):
         """Published rows were deleted."""
         for outbox_id in outbox_ids:
             self.alive.pop(outbox_id, None)
+            self.telling.pop(outbox_id, None)
+
+    def journal_digests(self) -> dict[str, str]:
+        """A hash over each state's journal, by address: two worlds in which all are equal did the same."""
+        digests: dict[str, str] = {}
+        for address, entries in self.journal.items():
+            hashed = hashlib.sha256()
+            for entry in entries:
+                hashed.update(f"{entry.at_ms} {entry.message_id} {entry.facts}\n".encode() + entry.message)
+            digests[address.text()] = hashed.hexdigest()
+        return digests
 
     def due(self, now_ms: int) -> bool:
         """Whether a row is on its way or ought to be."""
@@ -174,6 +194,8 @@ class Ledger(RowLedger):
             and message["attempt"] < json.loads(before.body)["n"]
         ):
             self._history.sometimes["a result of an earlier attempt was taken"] += 1
+        if message["type"] == "model.answered":
+            self.check_reply(message, self.said[message["run_id"], message["thread_id"]], self._history)
         if message["type"] == "operation.done":
             self.done[message["operation_id"]] = message
         kind = message["type"]

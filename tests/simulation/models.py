@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 from placet.activities import CallModel
 from placet.calls import AssistantReply, ChatMessage, ModelReply, ToolCall
@@ -11,7 +13,9 @@ from placet.errors import Code, ErrorClass, Failure
 from placet.messages import PLAN_THREAD
 from placet.runtime.ports import ActivityError
 from placet.values import Usage
+from tests.simulation.canaries import provider_says
 from tests.simulation.faults import Faults
+from tests.simulation.history import History
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.workload import Workload
 
@@ -34,6 +38,8 @@ class SimModels:
         self._faults = faults
         self._workload = workload
         self._draw = at_hand
+        self._heard: dict[tuple[str, str, int, int, str], set[tuple[int, tuple[str, ...]]]] = {}
+        """By turn, attempt and reply: the conversations to which that was the reply, and how long each should be."""
         self._at_hand: dict[str, bool] = {}
 
     def is_at_hand(self, agent: str) -> bool:
@@ -51,9 +57,18 @@ class SimModels:
 
     def reply(self, activity: CallModel, conversation: Sequence[ChatMessage]) -> ModelReply:
         """As ports.AtHand."""
+        reply = self._reply(activity, conversation)
+        key = (activity.run_id, activity.thread_id, activity.turn, activity.attempt, reply.model_dump_json())
+        said = tuple(message.model_dump_json() for message in conversation)
+        self._heard.setdefault(key, set()).add((activity.messages, said))
+        return reply
+
+    def _reply(self, activity: CallModel, conversation: Sequence[ChatMessage]) -> ModelReply:
         if self._faults.hits("model_fails"):
             error_class = ErrorClass.TIMEOUT if self._faults.between("model_fails", 0, 1) else ErrorClass.TRANSIENT
-            raise ActivityError(Failure(code=Code.MODEL_FAILED, message="overloaded", error_class=error_class))
+            raise ActivityError(
+                Failure(code=Code.MODEL_FAILED, message=provider_says("overloaded"), error_class=error_class)
+            )
         if activity.thread_id == PLAN_THREAD and self._faults.hits("model_blunders"):
             return self._blunder()
         replies = [message.reply for message in conversation if isinstance(message, AssistantReply)]
@@ -61,6 +76,13 @@ class SimModels:
         said = self._workload.says(activity.run_id, activity.thread_id, turn)
         usage = Usage(input_tokens=len(conversation), output_tokens=10)
         return ModelReply(text=said, usage=usage) if isinstance(said, str) else ModelReply(calls=said, usage=usage)
+
+    def check_reply(self, message: dict[str, Any], said: Sequence[str], history: History) -> None:
+        """A reply has been taken: it must be one to the conversation as it was committed, `said`."""
+        reply = ModelReply.model_validate_json(json.dumps(message["reply"])).model_dump_json()
+        key = (message["run_id"], message["thread_id"], message["turn"], message["attempt"], reply)
+        known = any(tuple(said[:count]) == heard for count, heard in self._heard.get(key, ()))
+        history.check(known, "I4", f"{key[:4]} was answered, but not on the conversation that is recorded")
 
     async def close(self) -> None:
         """As ports.Models; there is nothing to give back."""

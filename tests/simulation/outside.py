@@ -16,6 +16,7 @@ from placet.calls import EffectClass, Executed, NotExecuted, ToolOutcome, Unsure
 from placet.errors import Certainty, Code, ErrorClass, Failure
 from placet.runtime.ports import BeginLeft
 from tests.simulation.application import EFFECTS, LEDGER, LOOK, MAIL, QUIESCENCE_MS, TAG, UPSERT
+from tests.simulation.canaries import TOOL_TOKEN
 from tests.simulation.faults import Faults
 from tests.simulation.history import History
 from tests.simulation.scheduler import Scheduler, Signal
@@ -38,10 +39,12 @@ class Effect:
 class Request:
     """A tool's request on its way, and the answer to it."""
 
-    __slots__ = ("activity", "answer", "answered")
+    __slots__ = ("activity", "answer", "answered", "token")
 
-    def __init__(self, activity: RunTool) -> None:
+    def __init__(self, activity: RunTool, token: str) -> None:
         self.activity = activity
+        self.token = token
+        """What the tool signs in with."""
         self.answer: ToolOutcome | None = None
         self.answered = Signal()
 
@@ -105,7 +108,7 @@ class Outside:
 
     def _send(self, activity: RunTool) -> Request:
         self._check_sent_in_time(activity)
-        request = Request(activity)
+        request = Request(activity, TOOL_TOKEN)
         delay_ms = 1
         if self._faults.hits("tool_arrives_late"):
             delay_ms = self._faults.between("tool_arrives_late", activity.timeout_ms, 30_000)
@@ -173,7 +176,8 @@ class Outside:
         if operation is None:
             history.violate("I7", f"{name} had an effect that nobody proposed")
             return
-        history.check(activity.input_text == operation.input_text, "I8", f"{name} ran with another input")
+        approved = self._ledger.approved_input(operation)
+        history.check(activity.input_text == approved, "I8", f"{name} ran with another input")
         history.check(activity.tool == operation.tool, "I8", f"{name} was proposed as {operation.tool}")
         started = any(attempt.n == activity.attempt for attempt in self._ledger.attempts[activity.operation_id])
         history.check(started, "I7", f"{name} had an effect in attempt {activity.attempt}, which was not started")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 from random import Random
 
+from placet.canonical import canonical_text
 from placet.requests import ApprovalRequest
 from placet.values import PrincipalKind
 from tests.simulation.workload import INITIATOR, Workload
@@ -29,6 +31,8 @@ class Voice:
     then: str = ""
     """revoke: takes the approval back; other: uses the decision's id again for another decision."""
     then_after_ms: int = 0
+    value_text: str | None = None
+    reason: str | None = None
 
 
 class People:
@@ -49,6 +53,13 @@ class People:
         persons = tuple(random.sample(REVIEWERS, 3))
         if mood == "silent":
             return []
+        if mood == "edit":
+            return self._edit(request, random, persons, word)
+        if mood == "else" and request.scope == "tool_call":
+            other = random.choice(("respond", "request_changes"))
+            value_text = '"done by hand"' if other == "respond" else None
+            reason = None if other == "respond" else "not like this"
+            return [replace(self._voice(request, random, persons[0], other), value_text=value_text, reason=reason)]
         if mood == "edge" and request.expires_at_ms is not None:
             # Everybody at the last moment: some in time, some too late, some committing as it passes.
             left_ms = request.expires_at_ms - request.requested_at_ms
@@ -66,6 +77,21 @@ class People:
         then = {"revoke": "revoke", "repeat": "other"}.get(mood, "")
         return voices + [
             self._voice(request, random, person, word, times=times, then=then) for person in persons[: request.quorum]
+        ]
+
+    def _edit(self, request: ApprovalRequest, random: Random, persons: tuple[str, ...], word: str) -> list[Voice]:
+        """One person edits a call, another decides on it as it was; then others look at it, and the editor."""
+        if request.scope != "tool_call":
+            return [self._voice(request, random, person, word) for person in persons[: request.quorum]]
+        if request.generation > 1:
+            others = ("dora", "emil", "fred")[: request.quorum]
+            return [self._voice(request, random, person, word) for person in (persons[0], *others)]
+        given = json.loads(request.content_text)["rawInput"]
+        edited = random.choice(({**given, "n": given["n"] + 10}, {**given, "n": "ten"}, {**given, "gate": "deny"}))
+        edit = self._voice(request, random, persons[0], "edit", times=random.choice((1, 3)))
+        return [
+            replace(edit, value_text=canonical_text(edited)),
+            self._voice(request, random, persons[1], word),
         ]
 
     def _muddle(self, request: ApprovalRequest, random: Random, persons: tuple[str, ...], word: str) -> list[Voice]:

@@ -36,6 +36,7 @@ from placet.runtime.ports import (
     Unit,
 )
 from tests.simulation.broker import Broker
+from tests.simulation.canaries import store_away
 from tests.simulation.faults import Faults
 from tests.simulation.history import History
 from tests.simulation.ledger import Ledger
@@ -94,7 +95,7 @@ class SimStore:
         if self._faults.hits("store_slow"):
             await self._scheduler.sleep(self._faults.between("store_slow", 10, 8_000))
         if self._faults.hits(fault):
-            raise RetryableError(Code.STORE_UNAVAILABLE, "the store is away")
+            raise store_away()
 
     async def _delay(self) -> None:
         if self._latency_ms:
@@ -174,14 +175,18 @@ class SimStore:
 class SimArbiter:
     """A referee that keeps its word most of the time. Nothing may depend on it."""
 
-    def __init__(self, scheduler: Scheduler, faults: Faults, history: History) -> None:
+    def __init__(self, scheduler: Scheduler, faults: Faults, history: History, *, at_once: bool = False) -> None:
+        """`at_once`: it takes no time and never lies."""
         self._scheduler = scheduler
         self._faults = faults
         self._history = history
+        self._at_once = at_once
         self._claims: dict[str, tuple[str, int]] = {}
 
     async def claim(self, keys: Sequence[str], nonce: str) -> Sequence[bool]:
         """As ports.Arbiter."""
+        if self._at_once:
+            return [self._claim(key, nonce) for key in keys]
         await self._scheduler.pause()
         if self._faults.hits("referee_slow"):
             await self._scheduler.sleep(self._faults.between("referee_slow", 10, 2_000))
@@ -194,15 +199,16 @@ class SimArbiter:
         holder, until_ms = self._claims.get(key, ("", 0))
         if holder != nonce and until_ms > now_ms:
             self._history.sometimes["a claim was held by another"] += 1
-            return self._faults.hits("referee_grants")
-        if self._faults.hits("referee_refuses"):
+            return not self._at_once and self._faults.hits("referee_grants")
+        if not self._at_once and self._faults.hits("referee_refuses"):
             return False
         self._claims[key] = (nonce, now_ms + 3_000)
         return True
 
     async def finish(self, marks: Mapping[str, Mark], nonce: str) -> None:
         """As ports.Arbiter."""
-        await self._scheduler.pause()
+        if not self._at_once:
+            await self._scheduler.pause()
         for key in marks:
             if self._claims.get(key, ("", 0))[0] == nonce:
                 del self._claims[key]

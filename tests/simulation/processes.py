@@ -37,6 +37,8 @@ class Layout:
     exclusive: bool
     """One process owns the store, as the embedded one does: all that it had in hand dies with it."""
     hand_over: bool
+    events: bool = False
+    """What happens is told to whoever listens at the broker."""
     latency_ms: int = 0
     """How long a call to the store takes; messages that come meanwhile make a batch."""
 
@@ -58,13 +60,15 @@ def a_layout(random: Random) -> Layout:
     else:
         hosts = [(f"host-{at}", EVERYTHING) for at in range(2 if kind == "twins" else 1)]
     embedded = kind == "embedded"
+    confirming = not embedded and random.random() < 0.75
     return Layout(
         kind,
         tuple(hosts),
-        confirming=not embedded and random.random() < 0.75,
+        confirming=confirming,
         exclusive=embedded,
         hand_over=random.random() < 0.85,
         latency_ms=random.choice((0, 0, 3, 50)),
+        events=confirming and random.random() < 0.3,
     )
 
 
@@ -112,6 +116,7 @@ class Process:
             store,
             hand_over=self._layout.hand_over,
             claim_ms=CLAIM_MS,
+            events_from="simulation" if self._layout.events else None,
             at_hand=world.models,
         )
         replies = SimReplies(world.clients.deliver, scheduler, world.faults)

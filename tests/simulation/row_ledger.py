@@ -12,7 +12,7 @@ from placet.canonical import canonical_text
 from placet.errors import ContractError
 from placet.ids import Address
 from placet.messages import RUN
-from placet.requests import ApprovalRequest, request_hash, request_id
+from placet.requests import ApprovalRequest, request_hash, request_id, successor_id
 from placet.rows import (
     AttemptEndRow,
     AttemptRow,
@@ -35,6 +35,7 @@ from placet.statuses import RUN_TERMINAL
 from placet.strict_json import parse
 from tests.signing import GATEWAY
 from tests.simulation.application import ASKING, judgement
+from tests.simulation.canaries import Spoken
 from tests.simulation.history import History
 
 
@@ -59,8 +60,10 @@ class RowLedger:
         """When each attempt was committed, by the time that does not leap."""
         self.ends: dict[tuple[str, int], AttemptEndRow] = {}
         self.retries: dict[tuple[str, str, int], RetryRow] = {}
-        self.said: Counter[tuple[str, str]] = Counter()
+        self.said: dict[tuple[str, str], list[str]] = defaultdict(list)
+        """Every conversation, message by message."""
         self.leaves: dict[str, list[AuditLeafRow]] = defaultdict(list)
+        self.spoken = Spoken()
         self.new_requests: list[ApprovalRequest] = []
         """For the reviewers of the world to pick up."""
 
@@ -76,6 +79,7 @@ class RowLedger:
         self._check(known is None or known == text, "I3", f"{row.table} {row.fact_key()} was changed")
         self._check(known is None, "I3", f"{row.table} {row.fact_key()} was written twice")
         self.texts[row.table, row.fact_key(), sub] = text
+        self.spoken.text(text)
         self.rows.append(row)
         match row:
             case RequestRow():
@@ -108,9 +112,10 @@ class RowLedger:
             case RetryRow():
                 self.retries[row.run_id, row.subject, row.attempt] = row
             case ThreadMessageRow():
-                self.said[row.run_id, row.thread_id] += 1
+                said = self.said[row.run_id, row.thread_id]
+                said.append(row.body_text)
                 self._check(
-                    row.n == self.said[row.run_id, row.thread_id],
+                    row.n == len(said),
                     "I10",
                     f"message {row.n} of {row.thread_id} is not the next",
                 )
@@ -126,12 +131,35 @@ class RowLedger:
         self._check(
             hashed == request.request_hash, "I8", f"{request.request_id} does not hash to {request.request_hash}"
         )
-        minted = request_id(request.run_id, request.scope, request.boundary, hashed)
+        if request.generation == 1:
+            minted = request_id(request.run_id, request.scope, request.boundary, hashed)
+        else:
+            minted = successor_id(request.run_id, request.supersedes, request.generation)
+            self._succession(request, content)
         self._check(minted == request.request_id, "I8", f"{request.request_id} should be {minted}")
         if request.scope == "operation_outcome":
             self._history.sometimes["a person was asked whether it happened"] += 1
         self.requests[request.request_id] = request
         self.new_requests.append(request)
+
+    def _succession(self, request: ApprovalRequest, content: dict[str, Any]) -> None:
+        """A question in another's place is about the same thing, as it was or as a person has edited it."""
+        before, outcome = self.requests.get(request.supersedes), self.outcomes.get(request.supersedes)
+        if before is None or outcome is None:
+            self._history.violate("I8", f"{request.request_id} takes the place of {request.supersedes}, which is open")
+            return
+        self._history.sometimes["a question took another's place"] += 1
+        self._check(outcome.outcome in ("superseded", "approved", "expired"), "I8", f"{before.request_id} was final")
+        self._check(before.requesting <= request.requesting, "I20", f"{request.request_id} forgets its editors")
+        if request.scope != "tool_call":
+            return
+        shown, asked = json.loads(before.content_text)["rawInput"], content["rawInput"]
+        edited = json.loads(outcome.value_text) if outcome.value_text is not None else shown
+        self._check(asked in (shown, edited), "I31", f"{request.request_id} asks what nobody proposed or edited")
+        if asked != shown:
+            self._history.sometimes["an edited call was asked about"] += 1
+            named = (outcome.decided_by or "") in request.requesting
+            self._check(named, "I20", f"{request.request_id} does not name {outcome.decided_by}, who edited it")
 
     def _vote(self, row: VoteRow, now_ms: int) -> None:
         request = self.requests[row.request_id]
@@ -146,6 +174,8 @@ class RowLedger:
         persons = [vote.person_id for vote in self.votes[row.request_id]]
         self._check(row.person_id not in persons, "I20", f"{row.person_id} voted twice on {row.request_id}")
         self._check(row.person_id != request.initiator, "I20", f"{row.person_id} approved an own run")
+        own_edit = row.decision == "approve" and row.person_id in request.requesting
+        self._check(not own_edit, "I20", f"{row.person_id} approved an own edit, {row.request_id}")
         self._check(_is_signed(row), "I21", f"{row.person_id} voted on {row.request_id} without having signed it")
         self.votes[row.request_id].append(row)
 
@@ -171,6 +201,9 @@ class RowLedger:
         elif row.outcome in ("rejected", "executed", "not_executed"):
             word = "reject" if row.outcome == "rejected" else row.outcome
             self._check(words[word] >= 1, "I4", f"{row.request_id} {row.outcome} by {dict(words)}")
+        elif row.outcome == "answered" or (row.outcome == "superseded" and row.decided_by is not None):
+            said = words["respond"] if row.outcome == "answered" else words["edit"] + words["request_changes"]
+            self._check(said >= 1, "I4", f"{row.request_id} {row.outcome} by {dict(words)}")
         elif row.outcome == "expired":
             expires = request.expires_at_ms
             self._check(expires is not None and row.decided_at_ms >= expires, "I18", f"{row.request_id} expired early")
@@ -232,19 +265,36 @@ class RowLedger:
         )
         if operation.authority != "approval":
             return
-        request = self.requests.get(operation.request_id or "")
-        outcome = self.outcomes.get(operation.request_id or "")
+        request = self.asked_last(operation)
+        outcome = self.outcomes.get(request.request_id) if request is not None else None
         if request is None or outcome is None or outcome.outcome != "approved":
             self._history.violate("I7", f"{name} started without approval ({outcome and outcome.outcome})")
             return
-        hashes = {operation.request_hash, request.request_hash, outcome.request_hash}
+        hashes = {request.request_hash, outcome.request_hash}
+        if request.generation == 1:
+            hashes.add(operation.request_hash or "")
         self._check(len(hashes) == 1, "I8", f"{name}: {hashes}")
         shown = json.loads(request.content_text)
-        same = canonical_text(shown["input"]) == operation.input_text and shown["toolName"] == operation.tool
-        self._check(same, "I31", f"{name} differs from what was shown")
+        same = request.generation > 1 or canonical_text(shown["input"]) == operation.input_text
+        self._check(same and shown["toolName"] == operation.tool, "I31", f"{name} differs from what was shown")
         self._check(request.request_id not in self.revocations, "I7", f"{name} started after it was revoked")
         for use_by_ms in (outcome.use_by_ms, request.use_by_ms):
             self._check(use_by_ms is None or now_ms < use_by_ms, "I7", f"{name} started after its use-by")
+
+    def approved_input(self, operation: OperationRow) -> str:
+        """What may be done: the input of the last question, or of the proposal where nobody was asked."""
+        request = self.asked_last(operation)
+        return operation.input_text if request is None else canonical_text(json.loads(request.content_text)["input"])
+
+    def asked_last(self, operation: OperationRow) -> ApprovalRequest | None:
+        """The last question about an operation: the one it was proposed with, or what came to its place."""
+        request = self.requests.get(operation.request_id or "")
+        while request is not None:
+            after = self.requests.get(successor_id(request.run_id, request.request_id, request.generation + 1))
+            if after is None:
+                return request
+            request = after
+        return None
 
     def _end(self, row: AttemptEndRow) -> None:
         started = any(attempt.n == row.n for attempt in self.attempts[row.operation_id])

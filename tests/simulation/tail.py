@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from placet.messages import APPROVAL
 from placet.requests import ApprovalRequest
+from placet.runtime.relay import CLAIM_MS
 from tests.simulation.ledger import TERMINAL
 from tests.simulation.scheduler import START_MS
 
@@ -20,6 +21,8 @@ ROUNDS_MAX = 80
 """Questions come one after another; a run that is asked about more often than this never ends."""
 ECHO_EVERY = 5
 HORIZON_MS = 6 * 3_600_000
+EVENT_MS_MAX = 3 * CLAIM_MS
+"""An event of which nobody was told in this time, when nothing goes wrong any more, is lost."""
 
 
 class Tail:
@@ -124,3 +127,8 @@ class Tail:
             if world.scheduler.now_ms > START_MS + HORIZON_MS or world.scheduler.now_ms == before:
                 rows = sorted(f"{row.type} {row.id}" for row in world.ledger.alive.values())
                 world.history.violate("I16", f"the outbox does not drain: {rows[:5]}")
+        if world.ledger.telling and not world.history.violations:
+            world.history.sometimes["an event waited for its claim to lapse"] += 1
+            self._until(world.scheduler.now_ms + EVENT_MS_MAX)
+            untold = sorted(world.ledger.telling)
+            world.history.check(not untold, "I16", f"nobody was told of {untold[:5]}")

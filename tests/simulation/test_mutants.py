@@ -12,7 +12,18 @@ from tests.simulation.invariants import INVARIANTS
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.world import simulate
 
-CHECKS = ("checkers.py", "clients.py", "ledger.py", "outside.py", "row_ledger.py", "tail.py", "world.py")
+CHECKS = (
+    "canaries",
+    "checkers",
+    "clients",
+    "differential",
+    "ledger",
+    "models",
+    "outside",
+    "row_ledger",
+    "tail",
+    "world",
+)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
@@ -20,9 +31,10 @@ def test_the_simulator_notices(mutant: Mutant) -> None:
     seen: set[str] = set()
     with mutant.apply():
         for number in range(mutant.seeds_max):
-            report = simulate(number, profile=mutant.profile, temper="calm", only=mutant.only)
+            report = mutant.judged_by(number, profile=mutant.profile, temper="calm", only=mutant.only)
             seen |= {violation.invariant for violation in report.violations}
             if mutant.invariant in seen:
+                print(f"noticed with {number + 1} seeds")
                 return
     pytest.fail(f"{mutant.name}: {mutant.invariant} held in {mutant.seeds_max} seeds; seen were {sorted(seen)}")
 
@@ -35,7 +47,7 @@ def test_every_invariant_is_checked_and_every_check_names_one() -> None:
     folder = Path(__file__).parent
     named: set[str] = set()
     for name in CHECKS:
-        for node in ast.walk(ast.parse((folder / name).read_text())):
+        for node in ast.walk(ast.parse((folder / f"{name}.py").read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 named |= {node.value} if re.fullmatch(r"I\d+|replay|expected", node.value) else set()
     assert named == set(INVARIANTS)

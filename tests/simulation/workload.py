@@ -65,7 +65,9 @@ class Profile:
     cancels: float = 0.12
     cancel_ms_max: int = 30_000
     timeouts: float = 0.1
-    moods: Sequence[str] = ("plain", "plain", "plain", "race", "race", "muddle", "repeat", "revoke", "edge", "silent")
+    moods: Sequence[str] = (
+        "plain", "plain", "plain", "race", "race", "muddle", "repeat", "revoke", "edge", "silent", "edit", "else",
+    )  # fmt: skip
     """How people decide; see `people`."""
     approve: float = 0.85
     predictable: bool = False

@@ -16,7 +16,7 @@ from tests.simulation.application import RELEASES, SimApplication
 from tests.simulation.broker import Broker
 from tests.simulation.checkers import Checker
 from tests.simulation.clients import Clients
-from tests.simulation.expected import HARMLESS
+from tests.simulation.expected import HARMLESS, End
 from tests.simulation.faults import FAULTS, Faults
 from tests.simulation.history import Event, History, Violation
 from tests.simulation.ledger import Ledger
@@ -50,6 +50,10 @@ class Report:
     faults: Counter[str]
     sometimes: Counter[str]
     runs: Counter[str] = field(default_factory=Counter)
+    ends: dict[str, End] = field(default_factory=dict)
+    """How each predictable run has ended, where luck had no part in it."""
+    journals: dict[str, str] = field(default_factory=dict)
+    """A hash over the journal of every state."""
 
     @property
     def failed(self) -> bool:
@@ -68,7 +72,9 @@ class Report:
 class World:
     """Everything there is under one seed."""
 
-    def __init__(self, seed: int, faults: Faults, profile: Profile, layout: Layout | None = None) -> None:
+    def __init__(
+        self, seed: int, faults: Faults, profile: Profile, layout: Layout | None = None, *, referee: str = ""
+    ) -> None:
         self.seed = seed
         self.faults = faults
         self.workload = Workload(seed, profile)
@@ -77,7 +83,8 @@ class World:
         self.scheduler = Scheduler(Random(f"{seed}/schedule"))
         self.history = History()
         self.clock = SimClock(self.scheduler)
-        self.ledger = Ledger(self.history, exclusive=self.layout.exclusive)
+        self.models = SimModels(self.scheduler, faults, self.workload, Random(f"{seed}/at hand"))
+        self.ledger = Ledger(self.history, self.models.check_reply, exclusive=self.layout.exclusive)
         self.checker = Checker(self)
         self.machines = machines(SignedVoices(ENVIRONMENT, registered(GATEWAY, tenants=(TENANT,))))
         self.store = MemoryStore(clock=self.clock)
@@ -85,8 +92,11 @@ class World:
             self.scheduler, faults, self.history, Random(f"{seed}/broker"), confirming=self.layout.confirming
         )
         self.outside = Outside(self.scheduler, faults, self.history, self.ledger, self.clock.latest_ms)
-        self.models = SimModels(self.scheduler, faults, self.workload, Random(f"{seed}/at hand"))
-        self.arbiter = SimArbiter(self.scheduler, faults, self.history)
+        self.arbiter = (
+            None
+            if referee == "without"
+            else SimArbiter(self.scheduler, faults, self.history, at_once=referee == "at once")
+        )
         self.clients = Clients(self, Random(f"{seed}/clients"))
         self.cancelled: set[str] = set()
         self.release = "first"
@@ -118,6 +128,11 @@ class World:
 
     def run(self) -> Report:
         """Work under faults, then without."""
+        with self.ledger.spoken.listening():
+            self._live()
+        return self._report()
+
+    def _live(self) -> None:
         for process in self.processes:
             process.start()
         for run in self.workload.runs:
@@ -146,7 +161,6 @@ class World:
         if not self.history.violations:
             self.checker.finished()
         self.scheduler.close()
-        return self._report()
 
     def step(self) -> bool:
         """One step of the world. False when it has come to an end, or to a violation."""
@@ -228,6 +242,8 @@ class World:
             self.faults.counts,
             self.history.sometimes,
             runs,
+            self.checker.ends,
+            self.ledger.journal_digests(),
         )
 
 
@@ -240,10 +256,16 @@ def _is_predictable(seed: int) -> bool:
     return seed % 4 == 3
 
 
-def _faults(seed: int, temper: str | None, only: Collection[str] | None, without: Collection[str]) -> Faults:
+def _faults(
+    seed: int,
+    temper: str | None,
+    only: Collection[str] | None,
+    without: Collection[str],
+    forced: Collection[str] = (),
+) -> Faults:
     if only is None and _is_predictable(seed):
         without = {*without, *(set(FAULTS) - HARMLESS)}
-    return Faults(seed, temper=temper, only=only, without=without)
+    return Faults(seed, temper=temper, only=only, without=without, forced=forced)
 
 
 def simulate(
@@ -254,9 +276,14 @@ def simulate(
     only: Collection[str] | None = None,
     without: Collection[str] = (),
     layout: Layout | None = None,
+    referee: str = "",
+    forced: Collection[str] = (),
 ) -> Report:
-    """Run one seed to its end. By itself, one in four is predictable (see `expected`); `only` names its faults."""
-    faults = _faults(seed, temper, only, without)
+    """Run one seed to its end. By itself, one in four is predictable (see `expected`); `only` names its faults.
+
+    `referee`: see `differential`; `forced`: faults beside those that the seed chooses.
+    """
+    faults = _faults(seed, temper, only, without, forced)
     if profile is None:
         profile = PREDICTABLE if _is_predictable(seed) else Profile()
-    return World(seed, faults, profile, layout).run()
+    return World(seed, faults, profile, layout, referee=referee).run()

@@ -168,7 +168,7 @@ def probe(ctx: ToolContext, other: int) -> None: ...
         (lambda app: app.tool(effect="reconcilable")(fine).reconcile(probe), "'other', which is no parameter"),
         (lambda app: [app.tool(effect="reconcilable")(fine), app.check()], "add @fine.reconcile"),
         (lambda app: app.gate("start"), "a gate stands at one of plan, round, dispatch, tool_call"),
-        (lambda app: app.gate("plan_patch"), "a gate stands at one of"),
+        (lambda app: app.gate("tool_call", quorums=2), "there is no quorums="),
         (lambda app: app.gate("plan", tools=["x"]), "for gates at tool_call"),
         (lambda app: app.gate("tool_call", tools="deploy"), "a list is needed"),
         (lambda app: app.gate("tool_call", tools=[]), "at least one tool"),

@@ -74,6 +74,13 @@ def test_every_kind_of_event_is_told_by_a_row_and_is_what_its_schema_says() -> N
         assert event.time == "2026-08-08T00:00:00.000Z"
 
 
+def test_a_fork_is_told_as_a_run_that_says_where_it_comes_from() -> None:
+    row = a_leaf("run.forked", RUN_ID, team="team", mode="goal", initiator="bob", forked_from="r0", version=3)
+    assert told(row).type == told(SUBMITTED).type
+    assert told(row).data["forked_from"] == "r0"
+    assert "forked_from" not in told(SUBMITTED).data
+
+
 def test_what_an_event_says_is_what_the_row_says() -> None:
     assert told(ENDED).data == {"run_id": RUN_ID, "status": "failed", "code": "TASK_FAILED"}
     assert told(ENDED).subject == RUN_ID

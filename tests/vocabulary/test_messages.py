@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from placet import addressees, messages
+from placet import addressees, approval_messages, freezing, messages
 from placet.errors import Code, ContractError
 from placet.ids import Address
 from placet.messages import Envelope, Message, SubmitRun, decode_envelope
@@ -24,7 +24,7 @@ BASES = {
 }
 
 
-MODULES = {messages.__name__, addressees.__name__}
+MODULES = {messages.__name__, addressees.__name__, approval_messages.__name__, freezing.__name__}
 
 
 def concrete(base: type[Message]) -> set[type[Message]]:

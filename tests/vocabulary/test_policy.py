@@ -20,8 +20,9 @@ def assert_judged(app: App, subject: CallSubject, verdict: str, rule: str, reaso
     assert found.policy_version == app.policy_version
 
 
-def test_no_gate_and_nothing_consequential_is_no_judgement() -> None:
-    assert with_deploy().judge(Boundary.TOOL_CALL, a_call()) is None
+def test_no_gate_and_nothing_consequential_is_allowed_by_the_built_in_rule() -> None:
+    assert_judged(with_deploy(), a_call(), "allow", "default", None)
+    assert with_deploy().judge(Boundary.PLAN, a_plan()) is None
 
 
 def test_the_strictest_gate_counts() -> None:

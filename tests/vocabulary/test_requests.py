@@ -22,10 +22,12 @@ from placet.requests import (
     boundary_of,
     content_text,
     create_request_from,
+    follows,
     request_from_row,
     request_hash,
     request_id,
     same_request,
+    successor_id,
     verified_content,
     verify_request,
 )
@@ -355,3 +357,51 @@ def test_hash_and_id_have_one_spelling() -> None:
     assert set(made.request_hash) <= set("0123456789abcdef")
     assert made.request_id.removeprefix("apr_") == made.request_id[4:].lower()
     assert len(made.request_id) == 36
+
+
+# ── questions that follow one another ────────────────────────────────────────────────────
+
+
+def test_a_later_question_is_named_after_the_one_whose_place_it_takes_and_hashes_as_any() -> None:
+    first = create()
+    again = create(generation=2, supersedes=first.request_id)
+    assert again.request_hash == first.request_hash, "the hash says what is asked, not how often"
+    assert again.request_id == successor_id(first.run_id, first.request_id, 2) != first.request_id
+    third = create(generation=3, supersedes=again.request_id)
+    verify_request(again)
+    verify_request(third)
+    assert all(follows(request, first.request_id) for request in (first, again, third))
+    assert not follows(third, again.request_id)
+    assert not follows(create(generation=2, supersedes="apr_0"), first.request_id)
+    assert not follows(third.model_copy(update={"generation": 10**9}), first.request_id)
+    assert not same_request(again, create(generation=2, supersedes=first.request_id, requesters="bob"))
+    assert again.model_copy(update={"requesters": "bob\neve"}).requesting == {"bob", "eve"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"generation": 0}, "/generation"),
+        ({"generation": 65, "supersedes": "apr_1"}, "/generation"),
+        ({"generation": True}, "/generation"),
+        ({"generation": 2}, "/supersedes"),
+        ({"supersedes": "apr_1"}, "/supersedes"),
+        ({"requesters": 5}, "/requesters"),
+        ({"remind_at_ms": AT_MS}, "/remind_at_ms"),
+    ],
+)
+def test_a_place_that_is_none_is_refused_at_creation(changes: dict[str, Any], pointer: str) -> None:
+    refused(pointer, **changes)
+
+
+@pytest.mark.parametrize("changes", [{"generation": 2}, {"supersedes": "apr_1"}, {"generation": 3}, {"generation": 0}])
+def test_a_row_whose_place_was_changed_is_not_believed(changes: dict[str, Any]) -> None:
+    first = create()
+    second = create(generation=2, supersedes=first.request_id)
+    for request in (first, second):
+        moved = request.model_copy(update=changes)
+        if moved == request:
+            continue
+        with pytest.raises(TerminalError) as caught:
+            verify_request(moved)
+        assert caught.value.code == Code.APPROVAL_INTEGRITY_ERROR

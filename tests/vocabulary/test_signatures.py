@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placet import limits, signatures
+from placet.canonical import digest_of_text
 from placet.errors import Code, ContractError
 from placet.keys import KeyRegistry, key_id_of, parse_private_key, parse_registry
 from placet.messages import DecideApproval
@@ -21,6 +22,8 @@ from placet.signatures import (
     message_of,
     open_envelope,
     pre_authentication,
+    split_value,
+    with_value,
 )
 from tests.cases import case
 from tests.signing import a_key, an_entry
@@ -303,3 +306,27 @@ def test_a_private_key_is_read_as_it_was_written_and_never_shown() -> None:
     with pytest.raises(ContractError) as caught:
         parse_private_key(json.dumps({"private_key": file.private_key[:-1]}))
     assert file.private_key[:10] not in caught.value.message
+
+
+# ── what is said besides a word ──────────────────────────────────────────────────────────
+
+
+def test_a_value_beside_an_envelope_is_taken_apart_again_and_nothing_else_is() -> None:
+    text = ALICE.sign(STATEMENT)
+    assert split_value(text) == (text, None)
+    envelope, value_text = split_value(with_value(text, '{"b": 1, "a": [true]}'))
+    assert value_text == '{"a":[true],"b":1}'
+    assert open_envelope(envelope).verified(ENTRY) == STATEMENT
+    assert with_value(text, None) == text
+    for other in ("[]", '"value"', '{"payload": "\\"value\\""}'):
+        assert split_value(other) == (other, None)
+
+
+def test_a_value_counts_only_where_its_digest_was_signed() -> None:
+    said = STATEMENT.model_copy(update={"decision": "edit", "value_digest": digest_of_text('{"a":1}')})
+    text = ALICE.sign(said)
+    assert message_of(said, text, '{"a":1}').value_text == '{"a":1}'
+    for statement, value_text in ((said, '{"a":2}'), (said, None), (STATEMENT, '{"a":1}')):
+        with pytest.raises(ContractError) as caught:
+            message_of(statement, text, value_text)
+        assert (caught.value.code, caught.value.pointer) == (Code.SIGNATURE_MISMATCH, "/value")

@@ -38,6 +38,8 @@ class CallModel(ActivityBase):
     agent: Name
     messages: int
     timeout_ms: int
+    handle: str = ""
+    """The live session that the conversation hangs on (calls.ModelReply); where it is gone, the call fails so."""
 
     def owner(self) -> Address:
         return Address(self.run_id, THREAD, self.thread_id)

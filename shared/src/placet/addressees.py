@@ -14,6 +14,11 @@ def task_thread(task_id: str) -> str:
     return f"task:{task_id}"
 
 
+def turn_name(thread_id: str, turn: int) -> str:
+    """How a turn is told from all others of its run."""
+    return f"{thread_id}/{turn}"
+
+
 class Message(Value):
     """Base: every message belongs to a tenant and a run."""
 

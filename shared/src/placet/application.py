@@ -18,26 +18,23 @@ from placet.canonical import digest
 from placet.declarations import (
     Agent,
     AnyTool,
-    BoundaryName,
     EffectName,
     Tool,
     built_in,
     check_binding,
-    check_boundary,
     check_count,
-    check_gate,
     check_name,
-    duration_ms,
     invalid,
     make_agent,
     make_tool,
     names_of,
 )
 from placet.errors import Code, ErrorClass, Failure
-from placet.gates import Boundary, Judgement, OnExpiry, Subject
+from placet.gates import Boundary, Judgement, Subject
+from placet.gating import Gating, check_quorums, persons_of
 from placet.human import ask_human
 from placet.plans import ASK_HUMAN, AgentSpec, Release, TeamSpec
-from placet.policy import Gate, judge, policy_version, source_of
+from placet.policy import Gate, Policy, judge, policy_digest
 from placet.retries import RetryPolicy
 from placet.script import Script
 from placet.tooling import ToolContext
@@ -46,9 +43,6 @@ __all__ = ["Agent", "App", "Tool"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-G = TypeVar("G", bound=Callable[[Any], Any])
-
-_OPPOSITE = {Boundary.ROUND: Boundary.DISPATCH, Boundary.DISPATCH: Boundary.ROUND}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +50,13 @@ class _Answers:
     """What is worked out once, when the application is first asked."""
 
     version: str
-    policy_version: str
+    policy: Policy
     gates: tuple[Gate, ...]
     specs: Mapping[str, ToolSpec]
     teams: Mapping[str, TeamSpec]
 
 
-class App:
+class App(Gating):
     """An application. `version` is recorded with every approval; without it, it is a digest of the declarations.
 
     `binding`: what an approval is bound to beside the reviewed content, for every tool that says nothing else. With
@@ -70,15 +64,26 @@ class App:
     and the call to be proposed again. With `policy` the application's version may change, with `tool` the gates as well,
     and with `data` all of them, as long as today's schema reads the input as it was reviewed. By default `release` where
     a version is declared, `policy` where it is a digest, which changes with every word of an agent's instructions.
+
+    `reviewers`: ids of the persons who may decide what no gate names others for; without it anybody who is let in. An
+    empty list says that nobody can be asked here: what would wait for a person is refused, and not done.
     """
 
-    def __init__(self, name: str, *, version: str | None = None, binding: Binding | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        version: str | None = None,
+        binding: Binding | None = None,
+        reviewers: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__()
         self.name = check_name(name, "the name of an application")
+        self._reviewers = None if reviewers is None else persons_of(reviewers, f"the reviewers of application {name!r}")
         by_default: Binding = "policy" if version is None else "release"
         self._binding = by_default if binding is None else check_binding(binding, f"binding of application {name!r}")
         self._version = None if version is None else check_name(version, "the version of an application")
         self._tools: dict[str, AnyTool] = {}
-        self._gates: dict[str, Gate] = {}
         self._agents: dict[str, Agent] = {}
         self._teams: dict[str, TeamSpec] = {}
         self._answers: _Answers | None = None
@@ -154,65 +159,6 @@ class App:
 
         return register
 
-    def gate(
-        self,
-        boundary: BoundaryName,
-        *,
-        tools: Sequence[AnyTool | str] | None = None,
-        expires_after_s: float | None = None,
-        use_within_s: float | None = None,
-        quorum: int = 1,
-        remind_before_s: float | None = None,
-        on_expiry: OnExpiry = "tell",
-        editor_may_approve: bool = False,
-    ) -> Callable[[G], G]:
-        """Register a rule: a plain function of one subject that answers Allow, Deny, Suspend, True or False.
-
-        `tools` narrows a `tool_call` gate; only a gate so narrowed may let a consequential call pass. The other terms
-        are of the question that its Suspend asks: how long it stays open, how long a yes is good for, how many must
-        agree; `remind_before_s`: how long before it expires people are reminded, once; `on_expiry`: what follows when
-        nobody decides in time, `tell` the agent (a plan, round or task ends the run), `fail` the run, or `ask_again`
-        once; `editor_may_approve`: whether whoever has edited the input may approve it alone.
-        """
-        check_boundary(boundary)
-        at = Boundary(boundary)
-        scope = None if tools is None else frozenset(names_of(tools, "tools of a gate"))
-        if scope is not None and (at is not Boundary.TOOL_CALL or not scope):
-            raise invalid("tools=[…] names at least one tool, and is for gates at tool_call")
-        expires_after_ms = None if expires_after_s is None else duration_ms(expires_after_s, "expires_after_s")
-        use_within_ms = None if use_within_s is None else duration_ms(use_within_s, "use_within_s")
-        check_count(quorum, "quorum")
-        remind_before_ms = None if remind_before_s is None else duration_ms(remind_before_s, "remind_before_s")
-        if remind_before_ms is not None and (expires_after_ms is None or remind_before_ms >= expires_after_ms):
-            raise invalid("remind_before_s is less than expires_after_s, which says when there is no more to remind of")
-        if on_expiry not in get_args(OnExpiry):
-            raise invalid(f"on_expiry is one of {', '.join(get_args(OnExpiry))}, not {on_expiry!r}")
-        if type(editor_may_approve) is not bool:
-            raise invalid(f"editor_may_approve is True or False, not {editor_may_approve!r}")
-
-        def register(function: G) -> G:
-            own = check_name(getattr(function, "__name__", None), "the name of a gate")
-            check_gate(own, function)
-            self._add("gate", own, self._gates)
-            if any(gate.boundary is _OPPOSITE.get(at) for gate in self._gates.values()):
-                raise invalid(f"gate {own!r}: an application has gates at round or at dispatch, not at both")
-            self._gates[own] = Gate(
-                name=own,
-                boundary=at,
-                function=function,
-                tools=scope,
-                expires_after_ms=expires_after_ms,
-                use_within_ms=use_within_ms,
-                quorum=quorum,
-                source=source_of(function),
-                remind_before_ms=remind_before_ms,
-                on_expiry=on_expiry,
-                editor_may_approve=editor_may_approve,
-            )
-            return function
-
-        return register
-
     def agent(
         self,
         name: str,
@@ -221,14 +167,20 @@ class App:
         instructions: str = "",
         tools: Sequence[AnyTool | str | Callable[..., Any]] = (),
         timeout_s: float = limits.MODEL_TIMEOUT_MS / 1_000,
+        require_approval: bool | Sequence[AnyTool | str] = False,
     ) -> Agent:
         """Register an agent. `model` is `provider:model`, e.g. `anthropic:claude-sonnet-4-5`, or a script.
 
         `tools`: what it may call, registered tools or their names; `ask_human` lets it ask people.
 
         `timeout_s`: how long one model call may take. A call whose planner died is asked again a little after that.
+
+        `require_approval`: the tools whose calls by this agent wait for a person whatever gates allow; True: all of
+        them. It makes nothing less strict: what a gate denies stays denied.
         """
-        made = make_agent(check_name(name, "the name of an agent"), model, instructions, tools, timeout_s)
+        made = make_agent(
+            check_name(name, "the name of an agent"), model, instructions, tools, timeout_s, require_approval
+        )
         self._add("agent", name, self._agents)
         if ASK_HUMAN in made.tools and ASK_HUMAN not in self._tools:
             self._tools[ASK_HUMAN] = built_in(ask_human, self._ensure_open)
@@ -265,7 +217,10 @@ class App:
             check_count(tokens_max, f"tokens_max of team {name!r}")
         if release not in get_args(Release):
             raise invalid(f"release of team {name!r} is one of {', '.join(get_args(Release))}, not {release!r}")
-        specs = tuple(AgentSpec(name=who, tools=self._agents[who].tools) for who in members)
+        specs = tuple(
+            AgentSpec(name=who, tools=self._agents[who].tools, require_approval=self._agents[who].require_approval)
+            for who in members
+        )
         self._teams[name] = TeamSpec(name=name, agents=specs, planner=lead, tokens_max=tokens_max, release=release)
         return self._teams[name]
 
@@ -282,8 +237,13 @@ class App:
 
     @property
     def policy_version(self) -> str:
-        """A digest over all gates (`policy.policy_version`)."""
-        return self._asked().policy_version
+        """What the policy is called, and the beginning of its digest: it changes with every gate and rule."""
+        return self._asked().policy.version
+
+    @property
+    def policy_digest(self) -> str:
+        """SHA-256 over all gates and rules (`policy.policy_digest`)."""
+        return self._asked().policy.digest
 
     def team_spec(self, name: str) -> TeamSpec | None:
         """What the rules know of a team."""
@@ -310,7 +270,7 @@ class App:
     def judge(self, boundary: Boundary, subject: Subject) -> Judgement | None:
         """The judgement that counts at that boundary; None when no gate applies (`policy.judge`)."""
         answers = self._asked()
-        return judge(answers.gates, answers.policy_version, boundary, subject)
+        return judge(answers.gates, answers.policy, boundary, subject)
 
     # ── ──
 
@@ -338,17 +298,30 @@ class App:
             for name in sorted(gate.tools or ()):
                 if name not in self._tools:
                     raise invalid(f"gate {gate.name!r} is for the tool {name!r}, which does not exist")
+        check_quorums(self._gates, self._reviewers)
 
     def _worked_out(self) -> _Answers:
         gates = tuple(self._gates.values())
         rounds = any(gate.boundary is Boundary.ROUND for gate in gates)
         specs = {name: tool.spec for name, tool in self._tools.items()}
         teams = {name: team.model_copy(update={"round_gate": rounds}) for name, team in self._teams.items()}
-        policy = policy_version(gates)
+        policy = self._policy_of(gates)
         declared = [
             [spec.model_dump(mode="json", exclude={"pool"}) for spec in specs.values()],  # where is not what
             [[agent.name, agent.instructions, list(agent.tools)] for agent in self._agents.values()],
             [team.model_dump(mode="json") for team in teams.values()],
-            policy,
+            policy.version,
         ]
         return _Answers(self._version or digest(declared)[:12], policy, gates, specs, teams)
+
+    def _policy_of(self, gates: Sequence[Gate]) -> Policy:
+        strict = [
+            [agent.name, list(agent.require_approval)] for agent in self._agents.values() if agent.require_approval
+        ]
+        more: list[object] = [{"require_approval": strict}] if strict else []
+        if self._reviewers is not None:
+            more.append({"reviewers": sorted(self._reviewers)})
+        found = policy_digest(gates, *more)
+        # With the digest's beginning: a file that was changed and not renamed is another policy all the same.
+        version = found[:16] if self._policy_label is None else f"{self._policy_label}+{found[:16]}"
+        return Policy(version, found, self._reviewers)

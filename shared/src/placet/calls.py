@@ -51,12 +51,21 @@ class ToolSpec(Value):
     """Fields of the input that are noise."""
 
 
+def _is_empty(value: object) -> bool:
+    return not value
+
+
+FindingText = Annotated[str, Field(min_length=1, max_length=limits.FINDING_CHARS_MAX)]
+
+
 class ToolCall(Value):
     """What a model asked for, byte for byte. `input_text` is not yet parsed: models cut and mangle it."""
 
     call_id: str
     tool: str
     input_text: Annotated[str, Field(max_length=limits.CONTENT_BYTES_MAX)]
+    findings: Annotated[tuple[FindingText, ...], Field(max_length=limits.FINDINGS_MAX, exclude_if=_is_empty)] = ()
+    """What was found alarming about the call, a line each. It can only make the gates stricter: a person is asked."""
 
 
 class ToolResult(Value):
@@ -76,6 +85,9 @@ class ModelReply(Value):
     calls: tuple[ToolCall, ...] = ()
     usage: Usage = Usage()
     raw_text: str = ""
+    handle: Annotated[str, Field(max_length=limits.HANDLE_CHARS_MAX)] = ""
+    """Names a live session that the model keeps elsewhere, and without which it cannot go on; empty where it has none.
+    It comes with every further call of the conversation, and stays the same: one that is gone is never replaced."""
 
 
 # ── a conversation: what a thread holds ────────────────────────────────────────────────

@@ -191,8 +191,31 @@ class QuestionContent(Reviewed):
     tool_call_id: ContentName
 
 
+class PlanPatchContent(Reviewed):
+    """May the plan under way be changed so? Ours.
+
+    `base`: the digest of the plan that is changed. `changed`: tasks as they would be; `replaced`: as they are now.
+    """
+
+    kind: Literal["plan_patch"] = "plan_patch"
+    patch_id: ContentName
+    base: ContentName
+    added: Tasks
+    changed: Tasks
+    replaced: Tasks
+    removed: Tasks
+    reason: str
+    proposed_by: ContentName
+
+
 Content = Annotated[
-    PlanContent | TaskRoundContent | TaskDispatchContent | ToolCallContent | OperationOutcomeContent | QuestionContent,
+    PlanContent
+    | TaskRoundContent
+    | TaskDispatchContent
+    | ToolCallContent
+    | OperationOutcomeContent
+    | QuestionContent
+    | PlanPatchContent,
     Field(discriminator="kind"),
 ]
 """The reviewed content, told apart by `kind`, which equals the scope of its request."""
@@ -204,6 +227,7 @@ _KINDS: dict[str, Any] = {
     "tool_call": ToolCallContent,
     "operation_outcome": OperationOutcomeContent,
     "question": QuestionContent,
+    "plan_patch": PlanPatchContent,
 }
 
 
@@ -223,6 +247,8 @@ def boundary_of(content: Content) -> str:
             return f"outcome:{content.operation_id}"
         case QuestionContent():
             return f"question:{content.task_id}:{content.tool_call_id}"
+        case PlanPatchContent():
+            return f"plan-patch:{content.patch_id}"
 
 
 def agent_of(content: Content) -> str:
@@ -232,7 +258,7 @@ def agent_of(content: Content) -> str:
             return content.agent_name
         case TaskDispatchContent():
             return content.task.assignee or ""
-        case PlanContent() | TaskRoundContent():
+        case PlanContent() | TaskRoundContent() | PlanPatchContent():
             return ""
 
 
@@ -284,7 +310,7 @@ def _place(loc: Path, plain: Any) -> list[str | int]:
 
 def _nulls(plain: Mapping[str, Any]) -> Iterator[Path]:
     """Places in tasks where a field that may be absent was given as null: absent and null hash differently."""
-    for field in ("tasks", "completedTasks", "nextTasks"):
+    for field in ("tasks", "completedTasks", "nextTasks", "added", "changed", "replaced", "removed"):
         for at, task in enumerate(plain.get(field, ())):
             yield from ((field, at, name) for name, value in task.items() if value is None)
     yield from (("task", name) for name, value in plain.get("task", {}).items() if value is None)

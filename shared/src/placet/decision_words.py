@@ -25,6 +25,7 @@ WORDS_FOR: Mapping[Scope, tuple[DecisionWord, ...]] = {
     "tool_call": ("approve", "reject", "edit", "respond", "request_changes"),
     "operation_outcome": ("executed", "not_executed"),
     "question": ("respond", "reject"),
+    "plan_patch": ("approve", "reject"),
 }
 """Only where somebody listens: rounds and dispatches are the scheduler's, which cannot be talked to."""
 _TASKS: TypeAdapter[tuple[PlannedTask, ...]] = TypeAdapter(tuple[PlannedTask, ...])

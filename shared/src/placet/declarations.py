@@ -30,7 +30,7 @@ R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
 EffectName = Literal["read_only", "idempotent", "reconcilable", "non_retriable"]
-BoundaryName = Literal["tool_call", "plan", "round", "dispatch"]
+BoundaryName = Literal["tool_call", "plan", "round", "dispatch", "plan_patch"]
 _NAME: TypeAdapter[str] = TypeAdapter(Name)
 _TOOL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 """What every model provider takes as the name of a function."""
@@ -160,6 +160,8 @@ class Agent:
     tools: tuple[str, ...]
     timeout_ms: int = limits.MODEL_TIMEOUT_MS
     """How long one model call may take."""
+    require_approval: tuple[str, ...] = ()
+    """Tools whose calls by this agent wait for a person, whatever gates allow."""
 
 
 def make_tool(
@@ -257,14 +259,34 @@ def _quiescence_ms(tool: str, effect: str, quiescence_s: float | None, timeout_m
     return timeout_ms if quiescence_s is None else duration_ms(quiescence_s, f"quiescence_s of tool {tool!r}")
 
 
-def make_agent(name: str, model: object, instructions: str, tools: Sequence[object], timeout_s: float) -> Agent:
+def make_agent(
+    name: str,
+    model: object,
+    instructions: str,
+    tools: Sequence[object],
+    timeout_s: float,
+    require_approval: object = False,
+) -> Agent:
     """The agent, or the first thing that is wrong with it."""
     if not isinstance(model, Script) and not (isinstance(model, str) and _MODEL_NAME.fullmatch(model)):
         raise invalid(f"agent {name!r}: model is `provider:model` or scripted(…), not {model!r}")
     if not isinstance(instructions, str):
         raise invalid(f"agent {name!r}: instructions is text")
     timeout_ms = duration_ms(timeout_s, f"timeout_s of agent {name!r}")
-    return Agent(name, model, instructions, names_of(tools, f"the tools of agent {name!r}"), timeout_ms)
+    granted = names_of(tools, f"the tools of agent {name!r}")
+    strict = _require_approval(name, granted, require_approval)
+    return Agent(name, model, instructions, granted, timeout_ms, strict)
+
+
+def _require_approval(agent: str, granted: tuple[str, ...], wanted: object) -> tuple[str, ...]:
+    if type(wanted) is bool:
+        # A question of its own is put to a person in any case.
+        return tuple(tool for tool in granted if tool != ASK_HUMAN) if wanted else ()
+    strict = names_of(wanted, f"require_approval of agent {agent!r}")
+    for tool in strict:
+        if tool not in granted:
+            raise invalid(f"agent {agent!r}: require_approval names {tool!r}, which is not among its tools")
+    return strict
 
 
 def check_gate(name: str, function: Callable[..., Any]) -> None:

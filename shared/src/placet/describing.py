@@ -61,7 +61,16 @@ def described(app: Described) -> AppView:
         ],
         agents=[AgentView(name=name, tools=list(agent.tools)) for name, agent in app.agents.items()],
         tools=[
-            ToolView(name=spec.name, version=spec.version, effect=spec.effect.value, consequential=spec.consequential)
+            ToolView(
+                name=spec.name,
+                version=spec.version,
+                effect=spec.effect.value,
+                consequential=spec.consequential,
+                schema_digest=spec.schema_digest,
+                binding=spec.binding,
+                advisory=list(spec.advisory),
+                volatile=list(spec.volatile),
+            )
             for spec in specs
         ],
     )

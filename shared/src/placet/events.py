@@ -39,10 +39,12 @@ class RunSubmitted(EventData):
     team: str
     mode: str
     initiator: str
+    forked_from: str | None = None
+    """The run that this one is a fork of."""
 
 
 class RunEnded(EventData):
-    """A run reached its end, for ever."""
+    """A run reached its end. Out of `succeeded` and `failed` a further instruction may lead; then it ends once more."""
 
     name: ClassVar[str] = "run.ended"
     status: str
@@ -184,8 +186,9 @@ def _told(row: Row) -> tuple[EventData, str, int] | None:
 
 def _of_run(leaf: AuditLeafRow) -> EventData | None:
     detail: dict[str, Any] = json.loads(leaf.detail_text)
-    if leaf.kind == RunSubmitted.name:
-        return RunSubmitted(run_id=leaf.run_id, team=detail["team"], mode=detail["mode"], initiator=detail["initiator"])
+    if leaf.kind in (RunSubmitted.name, "run.forked"):
+        told: dict[str, Any] = {name: detail.get(name) for name in ("team", "mode", "initiator", "forked_from")}
+        return RunSubmitted(run_id=leaf.run_id, **told)
     if leaf.kind == RunEnded.name:
         return RunEnded(run_id=leaf.run_id, status=leaf.subject, code=detail.get("code"))
     if leaf.kind == ApprovalExpiring.name:

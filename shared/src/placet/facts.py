@@ -12,7 +12,11 @@ from placet.keys import Keys, RegisteredKey
 from placet.plans import TeamSpec
 from placet.requests import ApprovalRequest
 from placet.rows import (
+    CHECKPOINT,
+    CONVERSATION,
     STATE,
+    CheckpointRow,
+    ConversationRow,
     DecisionAttemptRow,
     FactKey,
     OperationRow,
@@ -99,6 +103,16 @@ class Facts:
         """The status of another machine's state."""
         row = self.row(FactKey(STATE, run_id, machine, key))
         return row.status if isinstance(row, StateRow) else None
+
+    def checkpoint(self, run_id: str, source: str, version: int) -> CheckpointRow | None:
+        """What another run was at a version."""
+        row = self.row(FactKey(CHECKPOINT, run_id, source, str(version)))
+        return row if isinstance(row, CheckpointRow) else None
+
+    def conversation(self, run_id: str, thread_id: str, source: str, turn: int) -> ConversationRow | None:
+        """What was said in another run's conversation up to the reply of a turn."""
+        row = self.row(FactKey(CONVERSATION, run_id, thread_id, f"{turn}@{source}"))
+        return row if isinstance(row, ConversationRow) else None
 
     def key(self, keys: Keys, keyid: str) -> RegisteredKey | None:
         """A registered key as it is now. Written to the journal with the message, as the application's answers are."""

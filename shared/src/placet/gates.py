@@ -81,7 +81,10 @@ class Judgement(Value):
     verdict: Literal["allow", "deny", "suspend", "failed"]
     reason: str | None = None
     rule: str
+    """Which gates or rules gave it, by name."""
     policy_version: str
+    policy_digest: str = ""
+    """Of everything that the policy consists of, whatever its version is called."""
     quorum: int = 1
     expires_after_ms: int | None = None
     use_within_ms: int | None = None
@@ -90,6 +93,8 @@ class Judgement(Value):
     on_expiry: OnExpiry = "tell"
     editor_may_approve: bool = False
     """Whether who has edited the input may approve it as well."""
+    reviewers: tuple[str, ...] | None = None
+    """Ids of the persons who may decide; None: anybody who is let in; none at all: nobody, so that it is refused."""
 
 
 def strictest(judgements: Iterable[Judgement]) -> Judgement | None:
@@ -100,6 +105,24 @@ def strictest(judgements: Iterable[Judgement]) -> Judgement | None:
         if best is None or order[judgement.verdict] > order[best.verdict]:
             best = judgement
     return best
+
+
+def common_reviewers(*given: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """Whoever may decide by each of several gates."""
+    lists = [each for each in given if each is not None]
+    if not lists:
+        return None
+    return tuple(person for person in lists[0] if all(person in others for others in lists))
+
+
+def stricter(judgement: Judgement, rule: str, reason: str) -> Judgement:
+    """The judgement, with a person asked in any case because of `rule`. A denial or a failure stays what it is."""
+    if judgement.verdict == "allow":
+        return judgement.model_copy(update={"verdict": "suspend", "rule": rule, "reason": reason})
+    if judgement.verdict == "suspend":
+        together = f"{reason} {judgement.reason}" if judgement.reason else reason
+        return judgement.model_copy(update={"rule": f"{judgement.rule}, {rule}", "reason": together})
+    return judgement
 
 
 # ── what a gate looks at ───────────────────────────────────────────────────────────────
@@ -118,6 +141,8 @@ class CallSubject(Value):
     consequential: bool
     effect: str
     initiator: str
+    findings: tuple[str, ...] = ()
+    """What a model's provider, or whoever watches it, found alarming about the call. Each of them asks for a person."""
 
 
 class TaskSubject(Value):
@@ -160,4 +185,21 @@ class DispatchSubject(Value):
     initiator: str
 
 
-Subject = CallSubject | PlanSubject | RoundSubject | DispatchSubject
+class PlanPatchSubject(Value):
+    """A change of a plan under way."""
+
+    run_id: str
+    team: Name
+    goal: str
+    tasks: tuple[TaskSubject, ...]
+    """The plan as it stands."""
+    added: tuple[TaskSubject, ...]
+    changed: tuple[TaskSubject, ...]
+    """As they would be."""
+    removed: tuple[TaskSubject, ...]
+    reason: str
+    proposed_by: str
+    initiator: str
+
+
+Subject = CallSubject | PlanSubject | RoundSubject | DispatchSubject | PlanPatchSubject

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from placet.calls import ToolSpec
-from placet.canonical import canonical_text
+from placet.canonical import canonical_text, parse_canonical
 
 
 def is_declared(spec: ToolSpec) -> bool:
@@ -34,6 +34,17 @@ def load_bearing(spec: ToolSpec, given: Mapping[str, Any]) -> dict[str, Any]:
 def load_bearing_text(spec: ToolSpec, given: Mapping[str, Any]) -> str:
     """That part as canonical JSON. Raises ContractError as `canonical_text` does."""
     return canonical_text(load_bearing(spec, given))
+
+
+def reads_as_reviewed(spec: ToolSpec, read: Mapping[str, Any], reviewed_text: str) -> bool:
+    """Whether an input that was read anew is the reviewed one, as far as an approval rests on it.
+
+    Raises ContractError where it is not JSON. What runs is the reviewed text all the same.
+    """
+    if not is_declared(spec):
+        return canonical_text(dict(read)) == reviewed_text
+    reviewed = parse_canonical(reviewed_text)
+    return isinstance(reviewed, dict) and load_bearing_text(spec, read) == load_bearing_text(spec, reviewed)
 
 
 def bound_schema(schema: Mapping[str, Any], advisory: tuple[str, ...], volatile: tuple[str, ...]) -> dict[str, Any]:

@@ -25,10 +25,18 @@ TEXT_CHARS_MAX = 32 * KIB
 """A goal, a description, a reason."""
 TASKS_MAX = 1_000
 """Tasks in one plan."""
+PATCHES_MAX = 64
+"""Changes of one run's plan, applied or not."""
 TASKS_AT_WORK_MAX = 64
 """Tasks of one run at work at once. The others wait, so that one broad plan does not crowd out other runs."""
 TURNS_MAX = 200
 """Model turns in one thread; past it the task fails rather than looping for ever."""
+CONTINUATIONS_MAX = 200
+"""Further instructions to one run: their ids are kept with it."""
+HANDLE_CHARS_MAX = 1_024
+"""The name of a live session elsewhere."""
+PARTIAL_BYTES_MAX = 64 * KIB
+"""What is kept of a reply that was stopped before it was whole."""
 CALLS_PER_TURN_MAX = 64
 """Tool calls in one model turn."""
 RESULT_BYTES_MAX = 64 * KIB
@@ -47,6 +55,25 @@ SIGNATURE_VALID_MS_MAX = 7 * 24 * 3_600_000
 """How long a signed decision may be good for: one that lies in a queue over a long weekend still counts."""
 SIGNATURE_SKEW_MS = 60_000
 """How far a signer's clock may be off the store's."""
+
+FINDINGS_MAX = 16
+"""Findings about one tool call; a person reads them."""
+FINDING_CHARS_MAX = 500
+"""One of them."""
+FINDINGS_MAX = 16
+"""Findings about one tool call; a person reads them."""
+FINDING_CHARS_MAX = 500
+"""One of them."""
+RULE_CHARS_MAX = 4 * KIB
+"""The condition of a declarative rule."""
+RULE_STEPS_MAX = 1_000_000
+"""Elements that its loops may visit, at worst: a loop over the largest plan, each step of which copies the list."""
+RULE_WORK_MAX = 1_000_000_000
+"""Bytes that it may look at, at worst: each step may compare all that is judged. A fraction of a second."""
+RULE_BYTES_MAX = 16 * KIB * KIB
+"""What putting values together may come to."""
+POLICY_BYTES_MAX = 256 * KIB
+"""A policy file."""
 
 BATCH_MAX = 64
 """Messages in one turn of a worker."""

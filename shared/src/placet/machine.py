@@ -46,10 +46,13 @@ class Receipt(Value):
     """The answer to whoever asked. `final` is false for "ask again" (DESIGN §5)."""
 
     answer: str
-    """accepted, duplicate, conflict, expired, stale, closed, not_allowed, invalid, not_found, refused, busy"""
+    """accepted, duplicate, joined, nothing_interrupted, conflict, expired, stale, closed, not_allowed, invalid,
+    not_found, refused, busy"""
     final: bool = True
     run_id: str
     status: str | None = None
+    turn: str | None = None
+    """The turn that an instruction is taken in, as `messages.turn_name` gives it."""
     request_id: str | None = None
     request_hash: str | None = None
     decision_id: str | None = None

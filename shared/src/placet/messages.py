@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from placet import limits, strict_json
+from placet import strict_json
 from placet.addressees import ANSWER_THREAD as ANSWER_THREAD
 from placet.addressees import APPROVAL as APPROVAL
 from placet.addressees import OPERATION as OPERATION
@@ -24,12 +24,22 @@ from placet.addressees import OperationMessage as OperationMessage
 from placet.addressees import RunMessage as RunMessage
 from placet.addressees import ThreadMessageBase as ThreadMessageBase
 from placet.addressees import task_thread as task_thread
+from placet.addressees import turn_name as turn_name
+from placet.approval_messages import ApprovalDecided as ApprovalDecided
+from placet.approval_messages import ApprovalExpiring as ApprovalExpiring
+from placet.approval_messages import CloseApproval as CloseApproval
+from placet.approval_messages import DecideApproval as DecideApproval
+from placet.approval_messages import DecisionWord as DecisionWord
+from placet.approval_messages import ExpireApproval as ExpireApproval
+from placet.approval_messages import OutcomeWord as OutcomeWord
+from placet.approval_messages import RemindApproval as RemindApproval
+from placet.approval_messages import RequestApproval as RequestApproval
+from placet.approval_messages import RevokeApproval as RevokeApproval
 from placet.calls import ChatMessage, ModelReply, ToolCall, ToolOutcome
 from placet.errors import Code, ContractError, Failure
-from placet.ids import Address
+from placet.freezing import FreezeOperations as FreezeOperations
 from placet.plans import PlannedTask, Release
-from placet.requests import ApprovalRequest
-from placet.values import Name, PoolName, Principal, Text, Usage, Value
+from placet.values import Name, Principal, RunId, Text, Usage, Value
 
 # ── run ────────────────────────────────────────────────────────────────────────────────
 
@@ -48,6 +58,17 @@ class SubmitRun(RunMessage):
     timeout_ms: Annotated[int, Field(gt=0)] | None = None
     release: Release | None = None
     """When an approved call is made; None: as the team says."""
+
+
+class ForkRun(RunMessage):
+    """Start a run from what another one was at a version. Its gates are asked anew: no decision of the other counts."""
+
+    type: Literal["run.fork"] = "run.fork"
+    forked_from: RunId
+    at: Annotated[int, Field(gt=0)]
+    initiator: Principal
+    timeout_ms: Annotated[int, Field(gt=0)] | None = None
+    """None: as long as the other run was given."""
 
 
 class PlanProposed(RunMessage):
@@ -88,6 +109,8 @@ class OperationDone(RunMessage):
     operation_id: str
     status: Literal["succeeded", "failed", "refused", "cancelled", "lapsed"]
     """`lapsed`: not started, since its approval was not used in time; it may be approved again."""
+    request_id: str | None = None
+    """Of `lapsed`: the approval that was not used."""
     result_text: str | None = None
     failure: Failure | None = None
 
@@ -108,41 +131,53 @@ class CancelRun(RunMessage):
     reason: Text = ""
 
 
+class ContinueRun(RunMessage):
+    """Go on in one of the run's conversations, with a further instruction. Never the first task again."""
+
+    type: Literal["run.continue"] = "run.continue"
+    instruction_id: Name
+    """Minted by the client: the same again is the same instruction."""
+    text: Text
+    by: Principal
+    task: str = ""
+    """In which task's conversation; empty: where the run's answer came from, or where it failed."""
+    after: str = ""
+    """The last turn of that conversation, as the caller has seen it; empty: whichever it is."""
+    timeout_ms: Annotated[int, Field(gt=0)] | None = None
+    """None: as long as the run was given before."""
+
+
+class InterruptRun(RunMessage):
+    """A user stops the turn in work. The run goes on with the next instruction."""
+
+    type: Literal["run.interrupt"] = "run.interrupt"
+    by: Principal
+    turn: str = ""
+    """As `turn_name` gives it, or its number alone; empty: every turn in work."""
+    reason: Text = ""
+
+
+class PatchPlan(RunMessage):
+    """Propose a change of the plan under way. It goes before the gates, and perhaps a person, before it takes effect."""
+
+    type: Literal["run.patch"] = "run.patch"
+    patch_id: Name
+    """Minted by the client: the same again is the same patch."""
+    by: Principal
+    base: str = ""
+    """The digest of the plan that it changes (`plans.plan_digest`); empty: whatever the plan is."""
+    add: tuple[PlannedTask, ...] = ()
+    change: tuple[PlannedTask, ...] = ()
+    """Tasks that have not begun, as they shall be, in whole."""
+    remove: tuple[Name, ...] = ()
+    """Ids of tasks that have not begun."""
+    reason: Text = ""
+
+
 class RunTimedOut(RunMessage):
     """Timer: the run's wall deadline."""
 
     type: Literal["run.timed_out"] = "run.timed_out"
-
-
-# ── approval's answer, to whoever asked: a run, or an operation in doubt ───────────────
-
-OutcomeWord = Literal[
-    "approved", "rejected", "answered", "expired", "cancelled", "superseded", "executed", "not_executed"
-]
-"""`answered`: a person has answered instead of letting the call be made, or has answered a question."""
-
-
-class ApprovalDecided(Message):
-    """A request reached its one outcome. A hint: the receiver reads the outcome row."""
-
-    type: Literal["approval.decided"] = "approval.decided"
-    request_id: str
-    outcome: OutcomeWord
-    asker_machine: str
-    asker_key: str
-    asker_pool: PoolName = ""
-    """Where an operation in doubt is looked after."""
-
-    def to(self) -> Address:
-        return Address(self.run_id, self.asker_machine, self.asker_key)
-
-
-class ApprovalExpiring(RunMessage):
-    """A question of the run will expire soon, and nobody has decided it."""
-
-    type: Literal["approval.expiring"] = "approval.expiring"
-    request_id: str
-    expires_at_ms: int
 
 
 # ── thread ─────────────────────────────────────────────────────────────────────────────
@@ -159,6 +194,8 @@ class TakeTurn(ThreadMessageBase):
     team: Name
     agent: Name
     append: tuple[ChatMessage, ...]
+    forked_from: RunId | None = None
+    """The run whose conversation of this name, up to the turn before, is how this one begins."""
 
 
 class ModelAnswered(ThreadMessageBase):
@@ -179,6 +216,8 @@ class ModelFailed(ThreadMessageBase):
     failure: Failure
     usage: Usage = Usage()
     """What the failed attempt cost, where the provider says so."""
+    partial_text: str = ""
+    """What of the reply had come by then, where it came word by word."""
 
 
 class RetryTurn(ThreadMessageBase):
@@ -195,6 +234,14 @@ class TurnLeaseEnded(ThreadMessageBase):
     type: Literal["turn.lease_ended"] = "turn.lease_ended"
     turn: int
     attempt: int
+
+
+class StopTurn(ThreadMessageBase):
+    """A user has interrupted this turn: stop the model call. Further turns may follow."""
+
+    type: Literal["turn.stop"] = "turn.stop"
+    turn: int
+    reason: str
 
 
 class CloseThread(ThreadMessageBase):
@@ -263,80 +310,18 @@ class CancelOperation(OperationMessage):
     reason: str
 
 
-# ── approval ───────────────────────────────────────────────────────────────────────────
-
-DecisionWord = Literal["approve", "reject", "edit", "respond", "request_changes", "executed", "not_executed"]
-"""`edit`: ask again, about the input in the value; `respond`: the value is the answer; `request_changes`: the reason
-goes back to the agent. Which of them fits a question is for the rules to say."""
-
-
-class RequestApproval(ApprovalMessage):
-    """Open the frozen question."""
-
-    type: Literal["approval.request"] = "approval.request"
-    request: ApprovalRequest
-    asker_pool: PoolName = ""
-    """Whom the answer is for among tool executors."""
-
-
-class DecideApproval(ApprovalMessage):
-    """One person's voice. `decision_id` is minted by the client and kept until it has a receipt.
-
-    Word and reviewer are checked by the machine, in the order of DESIGN §5, hence their loose types here.
-    """
-
-    type: Literal["approval.decide"] = "approval.decide"
-    decision_id: Name
-    request_hash: str
-    decision: str
-    reviewer: Principal
-    reason: Text | None = None
-    shown_digest: str | None = None
-    """Digest of what the renderer put on the reviewer's screen."""
-    value_text: Annotated[str, Field(max_length=limits.VALUE_BYTES_MAX)] | None = None
-    """Canonical JSON of what is said besides the word: the edited input, the answer. Signed by its digest."""
-    signed: Annotated[str, Field(max_length=limits.SIGNED_BYTES_MAX)] | None = None
-    """The signed envelope, verbatim: every field above counts only as far as it says the same."""
-
-
-class RevokeApproval(ApprovalMessage):
-    """Take an approval back before it is consumed."""
-
-    type: Literal["approval.revoke"] = "approval.revoke"
-    operation_id: str = ""
-    """What the approval is for, as the request says: whether it was consumed is read from that operation's state."""
-    by: Principal
-    reason: Text = ""
-
-
-class ExpireApproval(ApprovalMessage):
-    """Timer: the question's deadline."""
-
-    type: Literal["approval.expire"] = "approval.expire"
-
-
-class RemindApproval(ApprovalMessage):
-    """Timer: the question will expire soon."""
-
-    type: Literal["approval.remind"] = "approval.remind"
-
-
-class CloseApproval(ApprovalMessage):
-    """The asker no longer wants an answer."""
-
-    type: Literal["approval.close"] = "approval.close"
-    outcome: Literal["cancelled", "superseded"]
-    reason: str
-
-
 AnyMessage = Annotated[
     SubmitRun
+    | ForkRun
     | PlanProposed
     | TurnTaken
     | TurnFailed
     | OperationDone
     | OperationDoubtful
     | CancelRun
+    | ContinueRun
+    | PatchPlan
+    | InterruptRun
     | RunTimedOut
     | ApprovalDecided
     | ApprovalExpiring
@@ -345,6 +330,7 @@ AnyMessage = Annotated[
     | ModelFailed
     | RetryTurn
     | TurnLeaseEnded
+    | StopTurn
     | CloseThread
     | ExecuteOperation
     | ToolReturned
@@ -353,6 +339,7 @@ AnyMessage = Annotated[
     | OperationLeaseEnded
     | ProbeOperation
     | CancelOperation
+    | FreezeOperations
     | RequestApproval
     | DecideApproval
     | RevokeApproval

@@ -21,6 +21,7 @@ class ProposalView(View):
     tool_schema_digest: str
     app_version: str
     policy_version: str
+    policy_digest: str = ""
     effect: str
     consequential: bool
     authority: str
@@ -87,4 +88,20 @@ class OperationRecord(View):
     outcome: OutcomeOfOperation | None = None
     hashes: list[HashView]
     hashes_agree: bool
+    as_of_ms: int
+
+
+class FrozenView(View):
+    """A switch that is on. `tool` is none where it is for all of them."""
+
+    tool: str | None = None
+    by: str
+    reason: str
+    since_ms: int
+
+
+class FreezeView(View):
+    """What is not started now; nothing is frozen where there are no items."""
+
+    items: list[FrozenView]
     as_of_ms: int

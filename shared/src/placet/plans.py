@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from placet import limits
+from placet.canonical import canonical_text, digest_of_text
 from placet.contents import fault_of_name
 from placet.errors import Code, ContractError
 from placet.values import Name, Text, Value
@@ -46,11 +49,29 @@ class Plan(Value):
     tasks: tuple[PlannedTask, ...]
 
 
+def _is_empty(value: object) -> bool:
+    return not value
+
+
+def plan_text(tasks: Iterable[PlannedTask]) -> str:
+    """A plan as canonical JSON: what `plan_only` answers with, and what `frozen_plan` takes back unchanged."""
+    fields = set(PlannedTask.model_fields)
+    plain = [task.model_dump(mode="json", include=fields) for task in tasks]
+    return canonical_text({"version": Plan.model_fields["version"].default, "tasks": plain})
+
+
+def plan_digest(tasks: Iterable[PlannedTask]) -> str:
+    """SHA-256 of `plan_text`: what tells one plan from another, whatever its tasks have come to."""
+    return digest_of_text(plan_text(tasks))
+
+
 class AgentSpec(Value):
     """What the rules need to know of an agent."""
 
     name: Name
     tools: tuple[Name, ...] = ()
+    require_approval: Annotated[tuple[Name, ...], Field(exclude_if=_is_empty)] = ()
+    """Tools whose calls by this agent wait for a person, whatever gates allow."""
 
 
 Release = Literal["all", "each"]

@@ -10,25 +10,52 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from pydantic import TypeAdapter
 
 from placet.canonical import digest
-from placet.gates import Boundary, CallSubject, Judgement, OnExpiry, Subject, strictest, verdict_of
+from placet.gates import (
+    Boundary,
+    CallSubject,
+    Judgement,
+    OnExpiry,
+    Subject,
+    common_reviewers,
+    strictest,
+    verdict_of,
+)
+from placet.rules import Rule
 from placet.values import Text
 
 CONSEQUENTIAL_RULE = "consequential"
 """The built-in rule: a consequential call waits for a person unless a gate for that very tool has answered."""
-BOUNDARIES = (Boundary.PLAN, Boundary.ROUND, Boundary.DISPATCH, Boundary.TOOL_CALL)
+DEFAULT_RULE = "default"
+"""The built-in rule: a call that is not consequential, and that no gate speaks about, is made."""
+BUILT_IN = frozenset({CONSEQUENTIAL_RULE, DEFAULT_RULE})
+BOUNDARIES = tuple(Boundary)
 """Where a gate of the application is asked."""
 _REASON: TypeAdapter[str | None] = TypeAdapter(Text | None)
 _SHOWN_CHARS_MAX = 500
 
 
+class Policy(NamedTuple):
+    """Which policy speaks."""
+
+    version: str
+    """As its author calls it; without that, the beginning of the digest."""
+    digest: str
+    """SHA-256 over all gates and rules: what they say, and on which terms."""
+    reviewers: tuple[str, ...] | None = None
+    """Who may decide where a gate does not say; None: anybody who is let in."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A registered rule at a boundary; `tools` narrows a `tool_call` gate to tools of these names."""
+    """A registered gate at a boundary; `tools` narrows a `tool_call` gate to tools of these names.
+
+    `function` is the author's, or a declarative `rule`, which may also say nothing.
+    """
 
     name: str
     boundary: Boundary
@@ -41,6 +68,8 @@ class Gate:
     remind_before_ms: int | None = None
     on_expiry: OnExpiry = "tell"
     editor_may_approve: bool = False
+    reviewers: tuple[str, ...] | None = None
+    rule: Rule | None = None
 
     def applies(self, boundary: Boundary, subject: Subject) -> bool:
         """Whether it is asked about the subject."""
@@ -48,73 +77,96 @@ class Gate:
             return False
         return self.tools is None or (isinstance(subject, CallSubject) and subject.tool in self.tools)
 
-    def ask(self, subject: Subject, policy_version: str) -> Judgement:
-        """Its answer to a copy of the subject."""
+    def ask(self, subject: Subject, policy: Policy) -> Judgement | None:
+        """Its answer to a copy of the subject; None where a declarative rule says nothing."""
         try:
-            verdict = verdict_of(self.function(subject.model_copy(deep=True)))
+            answer = self.function(subject.model_copy(deep=True))
+            if answer is None and self.rule is not None:
+                return None
+            verdict = verdict_of(answer)
             reason = _REASON.validate_python(verdict.reason)
         except (Exception, SystemExit) as error:  # noqa: BLE001 — a gate is foreign code; whatever it raises is a failure
             shown = f"gate {self.name!r} failed: {type(error).__name__}: {error}"[:_SHOWN_CHARS_MAX]
-            return Judgement(verdict="failed", reason=_printable(shown), rule=self.name, policy_version=policy_version)
+            return Judgement(
+                verdict="failed",
+                reason=_printable(shown),
+                rule=self.name,
+                policy_version=policy.version,
+                policy_digest=policy.digest,
+            )
         return Judgement(
             verdict=verdict.action,
             reason=reason,
             rule=self.name,
-            policy_version=policy_version,
+            policy_version=policy.version,
+            policy_digest=policy.digest,
             quorum=self.quorum,
             expires_after_ms=self.expires_after_ms,
             use_within_ms=self.use_within_ms,
             remind_before_ms=self.remind_before_ms,
             on_expiry=self.on_expiry,
             editor_may_approve=self.editor_may_approve,
+            reviewers=policy.reviewers if self.reviewers is None else self.reviewers,
         )
 
 
-def judge(gates: Sequence[Gate], policy_version: str, boundary: Boundary, subject: Subject) -> Judgement | None:
-    """The judgement that counts; None when no gate applies and the call is not consequential."""
-    asked = [gate for gate in gates if gate.applies(boundary, subject)]
-    judgements = [gate.ask(subject, policy_version) for gate in asked]
+def judge(gates: Sequence[Gate], policy: Policy, boundary: Boundary, subject: Subject) -> Judgement | None:
+    """The judgement that counts; None where there is nothing to judge: no gate speaks, and it is no call."""
+    answered = [(gate, gate.ask(subject, policy)) for gate in gates if gate.applies(boundary, subject)]
+    judgements = [judgement for _, judgement in answered if judgement is not None]
     found = strictest(judgements)
     if found is not None and found.verdict == "suspend":
         return _together([judgement for judgement in judgements if judgement.verdict == "suspend"])
-    waits = isinstance(subject, CallSubject) and subject.consequential and (found is None or found.verdict == "allow")
-    if waits and not any(gate.tools is not None for gate in asked):
-        return Judgement(
-            verdict="suspend",
-            reason="A consequential call waits for a person.",
-            rule=CONSEQUENTIAL_RULE,
-            policy_version=policy_version,
-        )
-    return found
+    if not isinstance(subject, CallSubject) or (found is not None and found.verdict != "allow"):
+        return found
+    # Only what was said about this very tool lets a consequential call pass.
+    if subject.consequential and not any(gate.tools is not None and spoke is not None for gate, spoke in answered):
+        return _built_in(policy, "suspend", CONSEQUENTIAL_RULE, "A consequential call waits for a person.")
+    return found or _built_in(policy, "allow", DEFAULT_RULE, None)
 
 
-def policy_version(gates: Iterable[Gate]) -> str:
-    """A digest of the gates: names, boundaries, scopes, terms and source.
+def _built_in(policy: Policy, verdict: Literal["allow", "suspend"], rule: str, reason: str | None) -> Judgement:
+    return Judgement(
+        verdict=verdict,
+        reason=reason,
+        rule=rule,
+        policy_version=policy.version,
+        policy_digest=policy.digest,
+        reviewers=policy.reviewers,
+    )
+
+
+def policy_digest(gates: Iterable[Gate], *more: object) -> str:
+    """A digest of the gates: names, boundaries, scopes, terms and source, and of what else the policy consists of.
 
     It covers each gate's own text, not what it calls nor what it reads from elsewhere: whoever changes a threshold in
     another module must raise the application's version.
     """
     return digest(
         [
-            [
-                gate.name,
-                gate.boundary.value,
-                None if gate.tools is None else sorted(gate.tools),
-                gate.expires_after_ms,
-                gate.use_within_ms,
-                gate.quorum,
-                gate.source,
-                *_later_terms(gate),
-            ]
-            for gate in gates
+            *(
+                [
+                    gate.name,
+                    gate.boundary.value,
+                    None if gate.tools is None else sorted(gate.tools),
+                    gate.expires_after_ms,
+                    gate.use_within_ms,
+                    gate.quorum,
+                    gate.source,
+                    *_later_terms(gate),
+                ]
+                for gate in gates
+            ),
+            *more,
         ]
-    )[:16]
+    )
 
 
 def _later_terms(gate: Gate) -> list[object]:
     """Terms that there were not always: a gate without them is the gate that it was."""
     terms = (gate.remind_before_ms, gate.on_expiry, gate.editor_may_approve)
-    return [] if terms == (None, "tell", False) else list(terms)
+    reviewers: list[object] = [] if gate.reviewers is None else [sorted(gate.reviewers)]
+    return reviewers if terms == (None, "tell", False) else [*terms, *reviewers]
 
 
 def source_of(function: Callable[..., Any]) -> str:
@@ -138,12 +190,14 @@ def _together(suspensions: Sequence[Judgement]) -> Judgement:
         reason=" ".join(reasons) if reasons else None,
         rule=", ".join(judgement.rule for judgement in suspensions),
         policy_version=suspensions[0].policy_version,
+        policy_digest=suspensions[0].policy_digest,
         quorum=max(judgement.quorum for judgement in suspensions),
         expires_after_ms=min(expiries, default=None),
         use_within_ms=min(uses, default=None),
         remind_before_ms=max((each.remind_before_ms for each in suspensions if each.remind_before_ms), default=None),
         on_expiry=_strictest_expiry([each.on_expiry for each in suspensions]),
         editor_may_approve=all(each.editor_may_approve for each in suspensions),
+        reviewers=common_reviewers(*(each.reviewers for each in suspensions)),
     )
 
 

@@ -67,7 +67,7 @@ __all__ = [
     "verify_request",
 ]
 
-Scope = Literal["plan", "task_round", "task_dispatch", "tool_call", "operation_outcome", "question"]
+Scope = Literal["plan", "task_round", "task_dispatch", "tool_call", "operation_outcome", "question", "plan_patch"]
 
 REQUEST_VERSION = 1
 """Version of the row. A row of another version is not understood, hence not believed."""
@@ -160,11 +160,22 @@ class ApprovalRequest(Value):
     """Person ids, one a line, of who has edited what is asked: they count as asking, so they cannot approve it."""
     remind_at_ms: int | None = None
     """When people are reminded once that it will expire; None: never."""
+    rule: str = ""
+    """Which gates or rules want to know, by name."""
+    policy_digest: str = ""
+    """Of the policy they belong to, as it was then."""
+    reviewers: str = ""
+    """Person ids, one a line, of who may decide; empty: anybody who is let in."""
 
     @property
     def requesting(self) -> frozenset[str]:
         """The persons in `requesters`."""
         return frozenset(self.requesters.split("\n")) - {""}
+
+    @property
+    def roster(self) -> tuple[str, ...] | None:
+        """The persons in `reviewers`; None: anybody who is let in."""
+        return tuple(self.reviewers.split("\n")) if self.reviewers else None
 
 
 # ── making one ─────────────────────────────────────────────────────────────────────────
@@ -195,6 +206,9 @@ def create_request(
     supersedes: str = "",
     requesters: str = "",
     remind_at_ms: int | None = None,
+    rule: str = "",
+    policy_digest: str = "",
+    reviewers: str = "",
     content_bytes_max: int = limits.CONTENT_BYTES_MAX,
 ) -> ApprovalRequest:
     """The request, checked in full, so that nothing malformed is refused only later. Content is copied.
@@ -214,19 +228,11 @@ def create_request(
             "boundary", f"boundary {boundary!r} does not belong to this content, whose is {boundary_of(known)!r}"
         )
     check_texts(
-        reason=reason,
-        initiator=initiator,
-        agent_name=agent_name,
-        operation_id=operation_id,
-        tool_version=tool_version,
-        tool_schema_digest=tool_schema_digest,
-        policy_version=policy_version,
-        app_version=app_version,
-        asker_machine=asker_machine,
-        asker_key=asker_key,
-        supersedes=supersedes,
-        requesters=requesters,
-    )
+        reason=reason, initiator=initiator, agent_name=agent_name, operation_id=operation_id,
+        tool_version=tool_version, tool_schema_digest=tool_schema_digest, policy_version=policy_version,
+        app_version=app_version, asker_machine=asker_machine, asker_key=asker_key, supersedes=supersedes,
+        requesters=requesters, rule=rule, policy_digest=policy_digest, reviewers=reviewers,
+    )  # fmt: skip
     check_instants(
         requested_at_ms=requested_at_ms, expires_at_ms=expires_at_ms, use_by_ms=use_by_ms, remind_at_ms=remind_at_ms
     )
@@ -261,6 +267,9 @@ def create_request(
         supersedes=supersedes,
         requesters=requesters,
         remind_at_ms=remind_at_ms,
+        rule=rule,
+        policy_digest=policy_digest,
+        reviewers=reviewers,
     )
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
+from placet.calls import ChatMessage, ToolCall
 from placet.canonical import canonical_string, canonical_text, digest_of_text
-from placet.errors import InvariantError
+from placet.errors import Failure, InvariantError
 from placet.ids import Address
 from placet.messages import APPROVAL, OPERATION, RUN, THREAD
 from placet.requests import ApprovalRequest
@@ -186,6 +187,7 @@ class OperationRow(Row):
     policy_version: str
     proposed_at_ms: int
     deadline_ms: int | None
+    policy_digest: str = ""
 
     def fact_key(self) -> FactKey:
         return FactKey(self.table, self.run_id, self.operation_id)
@@ -327,8 +329,85 @@ class StateRow(Row):
         return Address(self.run_id, self.machine, self.key)
 
 
+CHECKPOINT = "checkpoint"
+"""Pseudo table: what another run was at a version. `key` is that run, `sub` the version; `run_id` is whose reads it."""
+CONVERSATION = "conversation"
+"""Pseudo table: a conversation of another run. `key` is the thread, `sub` is `turn@run`; `run_id` is whose reads it."""
+
+
+class PastTurn(Value):
+    """A turn that a run had asked for at a version, and what had come of it."""
+
+    thread_id: str
+    turn: int
+    append: tuple[ChatMessage, ...]
+    forked_from: str | None = None
+    """As it was asked for."""
+    calls: tuple[ToolCall, ...] | None = None
+    """What the model called; None while it was still at work."""
+
+
+class OrderedCall(Value):
+    """A call that a run has ordered to be made."""
+
+    operation_id: str
+    tool: str
+    input_text: str
+
+
+class CheckpointRow(Row):
+    """What another run was at a version, read through `CHECKPOINT`: it never changes any more."""
+
+    table: ClassVar[str] = CHECKPOINT
+    source: str
+    """The other run; `run_id` is whose reads it."""
+    version: int
+    body_text: str
+    """The state then."""
+    turns: tuple[PastTurn, ...] = ()
+    """The last turn of every conversation that had not come to its end."""
+    ordered: tuple[OrderedCall, ...] = ()
+    """Calls without a result then that the other run has ordered, before or since."""
+    failure: Failure | None = None
+    """Why it cannot be read."""
+
+    def fact_key(self) -> FactKey:
+        return FactKey(CHECKPOINT, self.run_id, self.source, str(self.version))
+
+    def owner(self) -> Address:
+        return Address(self.run_id, RUN, "")
+
+
+class ConversationRow(Row):
+    """What was said in a conversation of another run up to the reply of a turn, read through `CONVERSATION`."""
+
+    table: ClassVar[str] = CONVERSATION
+    source: str
+    thread_id: str
+    turn: int
+    bodies: tuple[str, ...]
+    """Each a calls.ChatMessage as JSON."""
+
+    def fact_key(self) -> FactKey:
+        return FactKey(CONVERSATION, self.run_id, self.thread_id, f"{self.turn}@{self.source}")
+
+    def owner(self) -> Address:
+        return Address(self.run_id, THREAD, self.thread_id)
+
+
+PAST: Mapping[str, type[Row]] = {CHECKPOINT: CheckpointRow, CONVERSATION: ConversationRow}
+"""Rows of no table: what is read of another run's past, which nothing can change, so that nobody guards it."""
+
+
 def owner_of(key: FactKey) -> Address:
-    """The state that owns the row, present or absent, that `key` names."""
+    """The state that owns the row, present or absent, that `key` names.
+
+    What is read of another run's past is guarded by whoever reads it.
+    """
+    if key.table == CHECKPOINT:
+        return Address(key.run_id, RUN, "")
+    if key.table == CONVERSATION:
+        return Address(key.run_id, THREAD, key.key)
     if key.table == STATE:
         return Address(key.run_id, key.key, key.sub)
     if key.table == "operation":

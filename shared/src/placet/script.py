@@ -11,7 +11,7 @@ steps work on tasks, `answering` sums up. A script that has run out says so as a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from placet.calls import AssistantReply, ChatMessage, ModelReply, ToolCall
@@ -31,6 +31,7 @@ class Call:
     tool: str
     input_text: str
     call_id: str | None = None
+    findings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,11 @@ def call(tool: object, /, **tool_input: Any) -> Call:
 def raw_call(tool: object, input_text: str, *, call_id: str | None = None) -> Call:
     """Propose a call with exactly this argument text, as broken as models make it."""
     return Call(_name_of(tool), input_text, call_id)
+
+
+def flagged(proposed: Call, *findings: str) -> Call:
+    """The call, with what a provider's safety checks found alarming about it, a line each: a person is asked."""
+    return replace(proposed, findings=(*proposed.findings, *findings))
 
 
 def plan(tasks: Sequence[PlannedTask | Mapping[str, Any]]) -> Plan:
@@ -159,7 +165,12 @@ def _reply(step: Step, at: int) -> ModelReply | Failure:
     if not isinstance(parts, list | tuple) or not all(isinstance(part, str | Call) for part in parts):
         return _broken(f"step {at + 1} of the script is text, calls, a plan or a failure, not {step!r}")
     calls = tuple(
-        ToolCall(call_id=part.call_id or f"call-{at + 1}-{number}", tool=part.tool, input_text=part.input_text)
+        ToolCall(
+            call_id=part.call_id or f"call-{at + 1}-{number}",
+            tool=part.tool,
+            input_text=part.input_text,
+            findings=part.findings,
+        )
         for number, part in enumerate((part for part in parts if isinstance(part, Call)), start=1)
     )
     texts = [part for part in parts if isinstance(part, str)]

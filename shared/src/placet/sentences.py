@@ -16,6 +16,7 @@ from placet.contents import (
     Content,
     OperationOutcomeContent,
     PlanContent,
+    PlanPatchContent,
     QuestionContent,
     TaskDispatchContent,
     TaskRoundContent,
@@ -158,6 +159,14 @@ def _told(content: Content, run: str) -> str:
         case TaskRoundContent():
             done = _tasks(content.completed_tasks)
             return f"Run {run} has finished {done} and wants to go on with {_tasks(content.next_tasks)}"
+        case PlanPatchContent():
+            parts = (
+                ("adding", content.added),
+                ("changing", content.changed),
+                ("removing", content.removed),
+            )
+            what = "; ".join(f"{word} {_tasks(tasks)}" for word, tasks in parts if tasks)
+            return f"{visible(content.proposed_by)} wants to change the plan of run {run}, {what}"
         case TaskDispatchContent():
             return f"Run {run} wants to start {_task(content.task)}"
 

@@ -35,9 +35,10 @@ OPERATION_STATUSES = OPERATION_ACTIVE | OPERATION_TERMINAL
 
 # ── thread ─────────────────────────────────────────────────────────────────────────────
 
-THREAD_ACTIVE = frozenset({"idle", "calling", "waiting"})
-"""`calling`: the model is; `waiting`: for the next attempt of the same turn."""
-THREAD_TERMINAL = frozenset({"failed", "closed"})
+THREAD_ACTIVE = frozenset({"idle", "calling", "waiting", "failed"})
+"""`calling`: the model is; `waiting`: for the next attempt of the same turn; `failed`: the last turn failed, or was
+interrupted; another one may follow (J03)."""
+THREAD_TERMINAL = frozenset({"closed"})
 THREAD_STATUSES = THREAD_ACTIVE | THREAD_TERMINAL
 
 require(not RUN_ACTIVE & RUN_TERMINAL, "a run's status is an end or is none")

@@ -22,6 +22,7 @@ from placet.messages import (
     ApprovalDecided,
     CancelOperation,
     DecideApproval,
+    FreezeOperations,
     Message,
     OperationMessage,
     SubmitRun,
@@ -77,6 +78,9 @@ EVENTS_EXCHANGE = "placet.events"
 """Topic. Services publish `run.*` and `approval.*` as CloudEvents, and hints for open windows; anybody may listen."""
 STOPS_EXCHANGE = "placet.stops"
 """Says which calls to the world are no longer wanted, by their machine; whoever makes such calls listens."""
+PARTIALS_EXCHANGE = "placet.partials"
+"""Says what models are saying, for open windows. Not on the events exchange, where anybody may listen."""
+PARTIALS_KEY = "partial"
 DEAD_EXCHANGE = "placet.dead"
 DEAD_QUEUE = "placet.dead"
 """Where what nobody could handle is kept until a person has looked at it."""
@@ -91,7 +95,9 @@ SUBMIT_KEY: str = SubmitRun.model_fields["type"].default
 DECIDE_KEY: str = DecideApproval.model_fields["type"].default
 
 _CONTROL = ".control"
-_CONTROL_TYPES = frozenset(kind.model_fields["type"].default for kind in (CancelOperation, ApprovalDecided))
+_CONTROL_TYPES = frozenset(
+    kind.model_fields["type"].default for kind in (CancelOperation, ApprovalDecided, FreezeOperations)
+)
 """What must reach an executor although all its places are taken."""
 
 KEPT_FOR_EVER = 1_000_000_000
@@ -289,6 +295,7 @@ def make_topology(pools: Iterable[str] = ()) -> Topology:
             Exchange(DECISIONS_EXCHANGE, Kind.DIRECT),
             Exchange(EVENTS_EXCHANGE, Kind.TOPIC),
             Exchange(STOPS_EXCHANGE, Kind.DIRECT),
+            Exchange(PARTIALS_EXCHANGE, Kind.DIRECT),
             Exchange(DEAD_EXCHANGE, Kind.FANOUT),
         ),
         queues=(

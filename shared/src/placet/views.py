@@ -33,8 +33,25 @@ class TaskView(View):
     status: str
     assignee: str | None = None
     depends_on: list[str] = []
+    removed: bool = False
+    """Whether it was taken out of the plan."""
     output: str | None = None
     failure: FailureView | None = None
+
+
+class TurnView(View):
+    """A turn of one of a run's conversations: the one in work, or the last one where it did not come to its end."""
+
+    turn: str
+    """Such as `task:a/3`."""
+    status: str
+    """`calling`: the model is; `waiting`: for the next attempt; `interrupted`: by a user, or whoever called the model
+    is gone, and it is called again; `failed`; `done`."""
+    attempt: int
+    interruptions: int = 0
+    """Attempts of it that nobody reported on, such as before a cold resume."""
+    partial_text: str | None = None
+    """What had come of its reply when it was stopped."""
 
 
 class RunSummary(View):
@@ -69,6 +86,15 @@ class Parked(View):
     at_ms: int
 
 
+class LineageView(View):
+    """Where a fork comes from: another run, as it was at a version."""
+
+    run_id: str
+    version: int
+    state_digest: str
+    """SHA-256 of that run's state then, as `placet run replay` shows it."""
+
+
 class RunView(RunSummary):
     """A run. `parked`: why it may be stuck; none once it has ended, and none of what was applied since."""
 
@@ -79,9 +105,14 @@ class RunView(RunSummary):
     """Of this attempt."""
     resumed_from: str | None = None
     """The trace of the attempt before."""
+    forked_from: LineageView | None = None
     answer: str | None = None
     failure: FailureView | None = None
     tasks: list[TaskView] = []
+    plan_digest: str | None = None
+    """Of the plan as it is: what a change of it is for."""
+    turns: list[TurnView] = []
+    """Those in work, and those that a further instruction would follow upon."""
     waiting_for: list[Waiting] = []
     parked: list[Parked] = []
     as_of_ms: int
@@ -197,6 +228,9 @@ class RequestView(RequestSummary):
     operation_id: str | None = None
     tool_version: str | None = None
     policy_version: str | None = None
+    policy_digest: str | None = None
+    rule: str | None = None
+    """Which gates or rules want to know, by name."""
     app_version: str | None = None
     quorum: int = 1
     use_by_ms: int | None = None
@@ -206,11 +240,18 @@ class RequestView(RequestSummary):
     """The request whose place it has taken."""
     requesters: list[str] = []
     """Who has edited what is asked, and so cannot approve it."""
+    reviewers: list[str] = []
+    """Who may decide it; empty: anybody who is let in."""
     findings: list[HazardView] = []
     votes: list[VoteView] = []
     decision: OutcomeView | None = None
     revocation: RevocationView | None = None
     operation: OperationView | None = None
+    load_bearing: list[str] = []
+    """Fields of the call's input that the approval rests on, to be shown in full: all of them, unless the tool of that
+    very version says otherwise."""
+    advisory: list[str] = []
+    volatile: list[str] = []
     as_of_ms: int
 
 
@@ -233,6 +274,17 @@ class RunEvent(View):
     leaf: str | None = None
 
 
+class PartialText(View):
+    """A piece of a reply that a model is giving. No fact: the whole reply comes as one, or not at all."""
+
+    turn: str
+    attempt: int
+    """Another attempt begins the text anew."""
+    at: int
+    """How many characters of it came before."""
+    text: str
+
+
 class TraceEntry(View):
     """One fact of a run and where it is kept: `journal`, a table of facts, `outbox` or `dead_letter`."""
 
@@ -252,45 +304,6 @@ class Trace(View):
     as_of_ms: int
 
 
-class JournalEntryView(View):
-    """An applied message exactly as it is kept: `message` is its envelope, `facts` what the rules were told with it."""
-
-    machine: str
-    key: str
-    version: int
-    message_id: str
-    message: str
-    facts: str
-    at_ms: int
-
-
-class JournalPage(View):
-    """The journals of a run, by machine, key and version. `next`: what to send as `after` for the next page."""
-
-    run_id: str
-    items: list[JournalEntryView]
-    next: str | None = None
-
-
-class StateView(View):
-    """The state of one machine exactly as it is kept."""
-
-    machine: str
-    key: str
-    version: int
-    status: str
-    body: str
-
-
-class RunFacts(View):
-    """What is stored of a run besides its journals: every state, and every row of each table of facts."""
-
-    run_id: str
-    states: list[StateView]
-    tables: dict[str, list[dict[str, Any]]]
-    as_of_ms: int
-
-
 class AuditView(View):
     """The state of a run's audit chain: `intact` says whether every leaf hashes to its successor."""
 
@@ -306,6 +319,8 @@ class RunReceipt(View):
     status: str
     team: str | None = None
     initiator: str | None = None
+    forked_from: LineageView | None = None
+    """In a fork: what was done before it is in the receipt of that run."""
     answer: str | None = None
     failure: FailureView | None = None
     created_at_ms: int
@@ -367,6 +382,12 @@ class ToolView(View):
     version: str
     effect: str
     consequential: bool
+    schema_digest: str | None = None
+    binding: str | None = None
+    """What an approval is bound to beside the content: data, tool, policy or release."""
+    advisory: list[str] = []
+    volatile: list[str] = []
+    """Fields of its input that an approval does not rest on; every other one is load-bearing."""
 
 
 class AgentView(View):

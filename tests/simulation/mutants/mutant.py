@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.simulation.workload import PREDICTABLE, Profile
+from tests.simulation.world import Report, simulate
 
 Broken = Callable[[], Sequence[Any]]
 """Makes the patches of a mutant."""
@@ -40,6 +41,7 @@ class Mutant:
     only: frozenset[str] = frozenset()
     """The faults under which it shows."""
     seeds_max: int = 60
+    judged_by: Callable[..., Report] = simulate
 
     def apply(self) -> ExitStack:
         """Break the system until the stack is closed."""
@@ -53,10 +55,16 @@ MUTANTS: list[Mutant] = []
 
 
 def mutant(
-    name: str, invariant: str, broken: Broken, profile: Profile = PLAIN, only: str = "", seeds_max: int = 60
+    name: str,
+    invariant: str,
+    broken: Broken,
+    profile: Profile = PLAIN,
+    only: str = "",
+    seeds_max: int = 60,
+    judged_by: Callable[..., Report] = simulate,
 ) -> None:
     """Add a mutant."""
-    MUTANTS.append(Mutant(name, invariant, broken, profile, frozenset(only.split()), seeds_max))
+    MUTANTS.append(Mutant(name, invariant, broken, profile, frozenset(only.split()), seeds_max, judged_by))
 
 
 def replace(target: Any, name: str, value: Any) -> Any:

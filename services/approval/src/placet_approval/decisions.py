@@ -106,6 +106,8 @@ def _allowed(
         told = f"a {message.reviewer.kind.value} cannot decide, only a person can"
     elif request.initiator and asked.person_id == request.initiator.strip() and request.scope != "question":
         told = "whoever started the run cannot decide its requests: ask somebody else"
+    elif request.roster is not None and asked.person_id not in request.roster:
+        told = "this is for others to decide: ask one of the request's reviewers"
     elif message.decision == "approve" and asked.person_id in request.requesting:
         told = "whoever has edited what is asked cannot approve it: ask somebody else to look at it"
     else:

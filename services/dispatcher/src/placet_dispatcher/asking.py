@@ -19,6 +19,7 @@ from placet.contents import (
     CallSnapshot,
     Content,
     PlanContent,
+    PlanPatchContent,
     TaskDispatchContent,
     TaskRoundContent,
     TaskSnapshot,
@@ -26,13 +27,14 @@ from placet.contents import (
     boundary_of,
 )
 from placet.errors import Code, ContractError
-from placet.gates import Judgement, PlanSubject, RoundSubject, TaskSubject
+from placet.gates import Judgement, PlanPatchSubject, PlanSubject, RoundSubject, TaskSubject
 from placet.instants import Instant, later, rfc3339
 from placet.messages import RUN, RequestApproval, invalid
+from placet.plans import PlannedTask, plan_digest
 from placet.requests import ApprovalRequest, create_request, hash_of_text, request_hash
 from placet.strict_json import parse
 from placet_dispatcher.draft import Draft
-from placet_dispatcher.states import Call, PendingRequest, RunState, Task
+from placet_dispatcher.states import Call, Patch, PendingRequest, RunState, Task
 from placet_dispatcher.words import cut
 
 RESULTS_BYTES_MAX = limits.CONTENT_BYTES_MAX // 4
@@ -81,7 +83,7 @@ def _snapshot(state: RunState, task: Task, result_bytes_max: int | None = None) 
 def plan_content(state: RunState, tasks: Iterable[Task]) -> Content:
     """The whole plan, and whether it is to be executed or only given out."""
     return PlanContent(
-        tasks=tuple(_snapshot(state, task) for task in tasks),
+        tasks=tuple(_snapshot(state, task) for task in tasks if not task.removed),
         continuation="plan_only" if state.mode == "plan_only" else "execute",
     )
 
@@ -157,9 +159,45 @@ def content_now(draft: Draft, request: PendingRequest) -> Content | None:
         return plan_content(draft.state, draft.tasks) if draft.state.phase == "deciding" else None
     if request.scope == "task_round":
         return round_content(draft.state, *round_tasks(draft))
+    if request.scope == "plan_patch":
+        return None if draft.state.patch is None else patch_content(draft, draft.state.patch)
     if request.scope == "task_dispatch" and request.position in draft.ready:
         return dispatch_content(draft.state, draft.tasks[request.position])
     return None
+
+
+def live(draft: Draft) -> list[Task]:
+    """The tasks of the plan, without those that a patch has taken out."""
+    return [task for task in draft.tasks if not task.removed]
+
+
+def is_free(draft: Draft, position: int) -> bool:
+    """Whether nothing has been done, allowed or asked about a task: only then may a patch touch it."""
+    task = draft.tasks[position]
+    asked = position in draft.cleared or any(request.position == position for request in draft.requests)
+    return task.status == "pending" and task.past is None and not task.removed and not asked
+
+
+@checked_content
+def patch_content(draft: Draft, patch: Patch) -> Content:
+    """The change of the plan. Raises ContractError PLAN_CHANGED where the plan is not what the patch assumes."""
+    positions = {task.id: at for at, task in enumerate(draft.tasks)}
+    touched = [positions.get(name) for name in (*(task.id for task in patch.change), *patch.remove)]
+    if plan_digest(live(draft)) != patch.base or not all(at is not None and is_free(draft, at) for at in touched):
+        told = "the plan is no longer what the patch assumes: look at it again, and propose the patch anew"
+        raise ContractError(Code.PLAN_CHANGED, told)
+    old = [draft.tasks[at] for at in touched if at is not None]
+    new = [Task.model_validate(task.model_dump()) for task in (*patch.add, *patch.change)]
+    return PlanPatchContent(
+        patch_id=patch.patch_id,
+        base=patch.base,
+        added=tuple(_snapshot(draft.state, task) for task in new[: len(patch.add)]),
+        changed=tuple(_snapshot(draft.state, task) for task in new[len(patch.add) :]),
+        replaced=tuple(_snapshot(draft.state, task) for task in old[: len(patch.change)]),
+        removed=tuple(_snapshot(draft.state, task) for task in old[len(patch.change) :]),
+        reason=patch.reason,
+        proposed_by=patch.by.id,
+    )
 
 
 def asks(request: PendingRequest, content: Content) -> bool:
@@ -201,8 +239,10 @@ def ask(
     tool: ToolSpec | None = None,
     place: Place | None = None,
 ) -> ApprovalRequest:
-    """Put a question to people, durably. Raises ContractError where it cannot be put, e.g. too large to be read."""
+    """Put a question to people, durably. Raises ContractError where it cannot be put: too large to be read
+    (APPROVAL_VALIDATION_ERROR), or nobody could ever agree (NO_REVIEWER)."""
     state, now_ms = draft.state, draft.now_ms
+    _check_roster(draft, content, judgement, place)
     expires_at = None if judgement.expires_after_ms is None else later(now_ms, judgement.expires_after_ms)
     use_by = None if judgement.use_within_ms is None else later(expires_at or now_ms, judgement.use_within_ms)
     request = create_request(
@@ -227,6 +267,9 @@ def ask(
         supersedes=place.request_id if place else "",
         requesters=place.requesters if place else "",
         remind_at_ms=_remind_at(judgement, now_ms, expires_at),
+        rule=judgement.rule,
+        policy_digest=judgement.policy_digest,
+        reviewers="\n".join(judgement.reviewers or ()),
     )
     draft.requests.append(
         PendingRequest(
@@ -254,9 +297,24 @@ def ask(
             boundary=request.boundary,
             request_hash=request.request_hash,
             rule=judgement.rule,
+            policy=judgement.policy_digest or None,
             supersedes=request.supersedes or None,
         )
     return request
+
+
+def _check_roster(draft: Draft, content: Content, judgement: Judgement, place: Place | None) -> None:
+    """Refuse what nobody could ever let happen: it would wait in silence (public_failures 88)."""
+    if judgement.reviewers is None:
+        return
+    asking = set((place.requesters if place else "").split("\n"))
+    if content.kind != "question":  # whoever started the run may answer, but not approve
+        asking.add(draft.state.initiating_person.strip())
+    able = [person for person in judgement.reviewers if person not in asking]
+    if len(able) < judgement.quorum:
+        who = f"only {', '.join(able)} may decide" if able else "nobody may decide"
+        told = f"nobody can let this happen: {judgement.quorum} must agree, and {who} what {judgement.rule} asks"
+        raise ContractError(Code.NO_REVIEWER, told, rule=judgement.rule, quorum=judgement.quorum)
 
 
 def _remind_at(judgement: Judgement, now_ms: Instant, expires_at_ms: Instant | None) -> int | None:
@@ -270,7 +328,7 @@ def _remind_at(judgement: Judgement, now_ms: Instant, expires_at_ms: Instant | N
 # ── what gates look at ─────────────────────────────────────────────────────────────────
 
 
-def task_subject(task: Task) -> TaskSubject:
+def task_subject(task: PlannedTask) -> TaskSubject:
     """A task as gates see it."""
     return TaskSubject(
         id=task.id,
@@ -281,14 +339,14 @@ def task_subject(task: Task) -> TaskSubject:
     )
 
 
-def plan_subject(draft: Draft) -> PlanSubject:
-    """The plan as gates see it."""
+def plan_subject(draft: Draft, tasks: Iterable[PlannedTask] | None = None) -> PlanSubject:
+    """The plan as gates see it; `tasks`: as it would become."""
     state = draft.state
     return PlanSubject(
         run_id=state.run_id,
         team=state.team,
         goal=state.goal,
-        tasks=tuple(task_subject(task) for task in draft.tasks),
+        tasks=tuple(task_subject(task) for task in (live(draft) if tasks is None else tasks)),
         continuation="plan_only" if state.mode == "plan_only" else "execute",
         initiator=state.initiator.id,
     )
@@ -305,8 +363,25 @@ def round_subject(draft: Draft, completed: list[Task], upcoming: list[Task]) -> 
     )
 
 
-def named(tasks: Iterable[Task]) -> str:
+def patch_subject(draft: Draft, patch: Patch) -> PlanPatchSubject:
+    """A change of the plan as gates see it."""
+    state, removed = draft.state, set(patch.remove)
+    return PlanPatchSubject(
+        run_id=state.run_id,
+        team=state.team,
+        goal=state.goal,
+        tasks=tuple(task_subject(task) for task in live(draft)),
+        added=tuple(task_subject(task) for task in patch.add),
+        changed=tuple(task_subject(task) for task in patch.change),
+        removed=tuple(task_subject(task) for task in live(draft) if task.id in removed),
+        reason=patch.reason,
+        proposed_by=patch.by.id,
+        initiator=state.initiator.id,
+    )
+
+
+def named(tasks: Iterable[Task | str]) -> str:
     """The tasks' ids in a few words."""
-    ids = [task.id for task in tasks]
+    ids = [task if isinstance(task, str) else task.id for task in tasks]
     more = len(ids) - NAMED_MAX
     return ", ".join(ids if more <= 0 else [*ids[:NAMED_MAX], f"{more} more"])

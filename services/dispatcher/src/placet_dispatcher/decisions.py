@@ -6,8 +6,9 @@ a revocation. The request must verify, and it must be what the run would ask tod
 
 from __future__ import annotations
 
-from placet.canonical import canonical_text, digest_of_text
+from placet.canonical import digest_of_text
 from placet.errors import Code, ContractError, ErrorClass, Failure, PlacetError
+from placet.hash_scope import reads_as_reviewed
 from placet.messages import ApprovalDecided, ExecuteOperation
 from placet.requests import ApprovalRequest, verify_request
 from placet.rows import OutcomeRow
@@ -15,6 +16,7 @@ from placet_dispatcher.asking import asks_call, is_still_asked, read_object
 from placet_dispatcher.draft import Draft
 from placet_dispatcher.edits import ask_edited, ask_once_more, renew, replan
 from placet_dispatcher.graph import in_order
+from placet_dispatcher.patching import settle
 from placet_dispatcher.planning import begin
 from placet_dispatcher.proposals import digest_of_call
 from placet_dispatcher.questions import answer_of, asks_question
@@ -22,6 +24,8 @@ from placet_dispatcher.states import PER_CALL, Call, Ending, PendingRequest
 from placet_dispatcher.words import answered, refusal, unanswered
 
 _OUTCOMES = frozenset({"approved", "rejected", "answered", "expired", "cancelled", "superseded"})
+_UNFIT = {"tool_call": None, "question": "approved"}
+"""An outcome that a question of the scope cannot have: an answer approves nothing. Elsewhere nobody answers."""
 _ENDINGS = {
     "rejected": ("rejected", Code.APPROVAL_REJECTED, "was rejected"),
     "expired": ("expired", Code.APPROVAL_EXPIRED, "was not decided in time"),
@@ -37,6 +41,7 @@ _SCOPES = {
     "task_dispatch": "the task",
     "tool_call": "a call",
     "question": "a question",
+    "plan_patch": "the change of the plan",
 }
 
 
@@ -97,7 +102,7 @@ def _follow(draft: Draft, at: int) -> None:
     """What follows from a decision before the others are in: an end of the run, or another plan."""
     decided = draft.requests[at]
     decision = decided.decision or ""
-    if decided.scope in PER_CALL:
+    if decided.scope in (*PER_CALL, "plan_patch"):
         if decision == "expired" and decided.on_expiry == "fail":
             draft.end_soon(_ending(decided, decision))
     elif decision == "changes" and draft.state.mode in ("goal", "plan_only"):
@@ -118,10 +123,12 @@ def _fault(
         return _integrity(error.message)
     if (request.tenant, request.run_id) != (draft.state.tenant, draft.state.run_id):
         return _integrity(f"the request stored as {pending.request_id} belongs to another run")
-    if outcome.outcome not in _OUTCOMES or outcome.request_hash != request.request_hash:
+    fits = outcome.outcome in _OUTCOMES and outcome.outcome != _UNFIT.get(pending.scope, "answered")
+    if not fits or outcome.request_hash != request.request_hash:
         return _integrity(f"the outcome of {pending.request_id} does not belong to its request")
     # A call is compared when it is released, with the tools and schemas of that instant.
-    is_moot = pending.scope not in PER_CALL and not is_still_asked(draft, pending)
+    # So is a change of the plan: where the plan has moved on, the change is dropped, and the run goes on.
+    is_moot = pending.scope not in (*PER_CALL, "plan_patch") and not is_still_asked(draft, pending)
     asked_by = (request.request_hash, request.requesters)
     if asked_by != (pending.request_hash, pending.requesters) or is_moot:
         return _stale(f"what {pending.request_id} asked is not what the run would do now")
@@ -180,6 +187,8 @@ def release(draft: Draft) -> None:
             draft.cleared += in_order(draft.tasks, draft.ready)
             draft.ready.clear()
             draft.change(round_done=())
+        elif request.scope == "plan_patch":
+            settle(draft, request)
         elif request.scope == "task_dispatch" and request.position is not None:
             draft.ready.remove(request.position)
             draft.cleared.append(request.position)
@@ -221,7 +230,7 @@ def _is_safe(draft: Draft, request: PendingRequest) -> bool:
         validated = draft.facts.validate_input(call.tool, read_object(call.raw_input_text))
         if isinstance(validated, Failure):
             return False
-        if canonical_text(validated) != call.input_text:
+        if not reads_as_reviewed(tool, validated, call.input_text):
             return False
         return asks_call(request, task.id, call, consequential=tool.consequential)
     except ContractError:

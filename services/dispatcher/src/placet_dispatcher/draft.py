@@ -142,8 +142,16 @@ class Draft:
         self._audit_seq, self._audit_last = leaf.seq, leaf.leaf
         self.record(leaf)
 
-    def take_turn(self, thread_id: str, turn: int, purpose: Purpose, agent: str, *append: ChatMessage) -> None:
-        """Ask a thread for its next turn."""
+    def take_turn(
+        self,
+        thread_id: str,
+        turn: int,
+        purpose: Purpose,
+        agent: str,
+        *append: ChatMessage,
+        forked_from: str | None = None,
+    ) -> None:
+        """Ask a thread for its next turn; `forked_from`: the run whose conversation it goes on with."""
         self.send(
             TakeTurn(
                 tenant=self.state.tenant,
@@ -154,6 +162,7 @@ class Draft:
                 team=self.state.team,
                 agent=agent,
                 append=append,
+                forked_from=forked_from,
             )
         )
 
@@ -202,8 +211,18 @@ class Draft:
     def is_in_flight(self) -> bool:
         """Whether a model or a tool is at work for this run."""
         if self.state.phase in ("planning", "answering"):
-            return True
+            return not self.is_held
         return any(_is_in_flight(self.tasks[position]) for position in self.active)
+
+    @property
+    def is_with_a_tool(self) -> bool:
+        """Whether a tool is at work for this run."""
+        return any(call.status == "running" for position in self.active for call in self.tasks[position].calls)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a conversation that was interrupted waits for an instruction."""
+        return any(held.over for held in self.state.held)
 
     @property
     def is_in_doubt(self) -> bool:
@@ -269,6 +288,7 @@ class Draft:
             self._skip_rest()
         self.ready.clear()
         self.cleared.clear()
+        self.change(held=())
         self.change(status=status, phase="ended", failure=failure, ending=None, round_done=(), ended_at_ms=self.now_ms)
         self.audit("run.ended", status, code=failure.code.value if failure else None, **detail)
 

@@ -19,7 +19,7 @@ from placet.canonical import canonical_text
 from placet.contents import Content
 from placet.decision_words import tasks_of
 from placet.errors import Code, ContractError, ErrorClass, Failure
-from placet.gates import Boundary, Judgement
+from placet.gates import Boundary, Judgement, common_reviewers
 from placet.messages import PLAN_THREAD
 from placet.requests import ApprovalRequest
 from placet.rows import OutcomeRow
@@ -40,6 +40,9 @@ from placet_dispatcher.proposals import judge_call
 from placet_dispatcher.questions import question_content
 from placet_dispatcher.states import Call, PendingRequest, Task
 from placet_dispatcher.words import changes_wanted, told
+
+_ASKABLE = ("allow", "suspend")
+"""Verdicts that leave it to a person; an edit is looked at by one even where its gates would let it pass."""
 
 
 class _Edited(NamedTuple):
@@ -74,7 +77,13 @@ def ask_edited(draft: Draft, at: int, outcome: OutcomeRow, before: ApprovalReque
     draft.change_call(position, call_at, **texts, edited_text=texts["input_text"])
     terms = _terms(before, edited.judgement, f"{editor} edited the input.")
     asking = before.requesting | (set() if edited.judgement.editor_may_approve else {editor})
-    _ask_call(draft, found, pending, terms, _lines(asking))
+    try:
+        _put_call(draft, found, pending, terms, _lines(asking))
+    except ContractError as error:  # such as: only the editor could have approved it
+        kept = {"raw_input_text": call.raw_input_text, "input_text": call.input_text, "edited_text": call.edited_text}
+        draft.change_call(position, call_at, **kept)
+        terms = _terms(before, None, _refused_because(editor, error.failure()))
+        _ask_call(draft, found, pending, terms, before.requesters)
 
 
 def _edited(draft: Draft, position: int, call: Call, outcome: OutcomeRow) -> _Edited | Failure:
@@ -87,17 +96,11 @@ def _edited(draft: Draft, position: int, call: Call, outcome: OutcomeRow) -> _Ed
         validated = draft.facts.validate_input(tool.name, raw)
         if isinstance(validated, Failure):
             return validated
-        # Everything that would make the question impossible to put shows here, before the call is changed.
-        edited = call.model_copy(update={"consequential": tool.consequential})
-        call_content(draft.tasks[position].id, edited, raw, validated, consequential=tool.consequential)
-        if len(canonical_text(validated)) > limits.VALUE_BYTES_MAX:
-            return Failure(code=Code.TOO_LARGE, message=f"the validated input is over {limits.VALUE_BYTES_MAX} bytes")
     except ContractError as error:
         return error.failure()
     judgement = judge_call(draft, position, call, tool, raw, validated)
-    if judgement.verdict in ("deny", "failed"):
-        code = Code.GATE_DENIED if judgement.verdict == "deny" else Code.GATE_FAILED
-        return gate_failure(judgement, code, "the edited call")
+    if judgement.verdict not in _ASKABLE:
+        return _denied(judgement, "the edited call")
     return _Edited(raw, validated, judgement)
 
 
@@ -105,12 +108,16 @@ def _ask_edited_plan(draft: Draft, pending: PendingRequest, outcome: OutcomeRow,
     editor = outcome.decided_by or ""
     old = draft.tasks
     judgement = _adopt_edited(draft, outcome)
-    if isinstance(judgement, Failure):
-        draft.tasks = old
-        _ask_content(draft, pending, _terms(before, None, _refused_because(editor, judgement)), before.requesters)
-        return
-    asking = before.requesting | (set() if judgement.editor_may_approve else {editor})
-    _ask_content(draft, pending, _terms(before, judgement, f"{editor} edited the plan."), _lines(asking))
+    if isinstance(judgement, Judgement):
+        asking = before.requesting | (set() if judgement.editor_may_approve else {editor})
+        try:
+            _put_content(draft, pending, _terms(before, judgement, f"{editor} edited the plan."), _lines(asking))
+        except ContractError as error:
+            judgement = error.failure()
+        else:
+            return
+    draft.tasks = old
+    _ask_content(draft, pending, _terms(before, None, _refused_because(editor, judgement)), before.requesters)
 
 
 def _adopt_edited(draft: Draft, outcome: OutcomeRow) -> Judgement | Failure:
@@ -127,10 +134,7 @@ def _adopt_edited(draft: Draft, outcome: OutcomeRow) -> Judgement | Failure:
     judgement = draft.facts.judge(Boundary.PLAN, plan_subject(draft))
     if judgement is None:
         return Judgement(verdict="suspend", rule="edited", policy_version=draft.facts.policy_version)
-    if judgement.verdict in ("deny", "failed"):
-        code = Code.GATE_DENIED if judgement.verdict == "deny" else Code.GATE_FAILED
-        return gate_failure(judgement, code, "the edited plan")
-    return judgement
+    return judgement if judgement.verdict in _ASKABLE else _denied(judgement, "the edited plan")
 
 
 def replan(draft: Draft, at: int, reason: str | None) -> None:
@@ -174,9 +178,8 @@ def renew(draft: Draft, found: tuple[int, int], request: PendingRequest | None) 
         return
     raw, validated = read_object(call.raw_input_text), read_object(call.input_text)
     judgement = judge_call(draft, position, call, tool, raw, validated)
-    if judgement.verdict in ("deny", "failed"):
-        code = Code.GATE_DENIED if judgement.verdict == "deny" else Code.GATE_FAILED
-        _not_made(draft, found, gate_failure(judgement, code, "this call"))
+    if judgement.verdict not in _ASKABLE:
+        _not_made(draft, found, _denied(judgement, "this call"))
         return
     why = "An earlier approval was not used in time."
     terms = judgement.model_copy(update={"verdict": "suspend", "reason": _joined(why, judgement.reason)})
@@ -197,20 +200,24 @@ def renew(draft: Draft, found: tuple[int, int], request: PendingRequest | None) 
 
 
 def _ask_call(draft: Draft, found: tuple[int, int], pending: PendingRequest, terms: Judgement, requesters: str) -> None:
-    position, call_at = found
-    task: Task = draft.tasks[position]
-    call = task.calls[call_at]
+    """Ask again about a call; where that cannot be, its agent is told."""
     try:
-        if pending.scope == "question":
-            content = question_content(task.id, call)
-        else:
-            raw, validated = read_object(call.raw_input_text), read_object(call.input_text)
-            content = call_content(task.id, call, raw, validated, consequential=call.consequential)
-        request = _ask(draft, pending, content, terms, requesters, position=position)
+        _put_call(draft, found, pending, terms, requesters)
     except ContractError as error:
         text = f"not made, since no person can be asked about it again: {error.message}"
         _not_made(draft, found, Failure(code=error.code, message=text, error_class=ErrorClass.INVALID))
-        return
+
+
+def _put_call(draft: Draft, found: tuple[int, int], pending: PendingRequest, terms: Judgement, requesters: str) -> None:
+    position, call_at = found
+    task: Task = draft.tasks[position]
+    call = task.calls[call_at]
+    if pending.scope == "question":
+        content = question_content(task.id, call)
+    else:
+        raw, validated = read_object(call.raw_input_text), read_object(call.input_text)
+        content = call_content(task.id, call, raw, validated, consequential=call.consequential)
+    request = _ask(draft, pending, content, terms, requesters, position=position)
     draft.change_call(
         position,
         call_at,
@@ -222,15 +229,19 @@ def _ask_call(draft: Draft, found: tuple[int, int], pending: PendingRequest, ter
 
 
 def _ask_content(draft: Draft, pending: PendingRequest, terms: Judgement, requesters: str) -> None:
-    """Ask again about a plan, a round or a task, as it is now."""
+    """Ask again about a plan, a round or a task, as it is now; where that cannot be, the run ends."""
     try:
-        content = content_now(draft, pending)
-        if content is None:
-            raise ContractError(Code.APPROVAL_STALE_DECISION, f"nothing is there to ask {pending.request_id} about")
-        what = f"{pending.what.partition(':')[0]}: {named(draft.tasks)}" if pending.scope == "plan" else pending.what
-        _ask(draft, pending.model_copy(update={"what": what}), content, terms, requesters, position=pending.position)
+        _put_content(draft, pending, terms, requesters)
     except ContractError as error:
         draft.end_at_once("failed", error.failure())
+
+
+def _put_content(draft: Draft, pending: PendingRequest, terms: Judgement, requesters: str) -> None:
+    content = content_now(draft, pending)
+    if content is None:
+        raise ContractError(Code.APPROVAL_STALE_DECISION, f"nothing is there to ask {pending.request_id} about")
+    what = f"{pending.what.partition(':')[0]}: {named(draft.tasks)}" if pending.scope == "plan" else pending.what
+    _ask(draft, pending.model_copy(update={"what": what}), content, terms, requesters, position=pending.position)
 
 
 def _ask(
@@ -265,6 +276,10 @@ def _tool_of(draft: Draft, pending: PendingRequest) -> str:
     return draft.tasks[found[0]].calls[found[1]].tool if found is not None else ""
 
 
+def _denied(judgement: Judgement, what: str) -> Failure:
+    return gate_failure(judgement, Code.GATE_DENIED if judgement.verdict == "deny" else Code.GATE_FAILED, what)
+
+
 def _not_made(draft: Draft, found: tuple[int, int], failure: Failure) -> None:
     draft.answer_call(*found, ok=False, text=told(failure), failure=failure)
 
@@ -289,8 +304,10 @@ def _terms(before: ApprovalRequest, judgement: Judgement | None, why: str) -> Ju
         return Judgement(
             verdict="suspend",
             reason=reason,
-            rule="asked again",
+            rule=before.rule or "asked again",
             policy_version=before.policy_version,
+            policy_digest=before.policy_digest,
+            reviewers=before.roster,
             quorum=before.quorum,
             expires_after_ms=open_ms,
             use_within_ms=use_ms,
@@ -301,6 +318,7 @@ def _terms(before: ApprovalRequest, judgement: Judgement | None, why: str) -> Ju
             "verdict": "suspend",
             "reason": _joined(why, judgement.reason),
             "quorum": max(before.quorum, judgement.quorum),
+            "reviewers": common_reviewers(before.roster, judgement.reviewers),
             "expires_after_ms": _least(open_ms, judgement.expires_after_ms),
             "use_within_ms": _least(use_ms, judgement.use_within_ms),
             "remind_before_ms": judgement.remind_before_ms or remind_ms,

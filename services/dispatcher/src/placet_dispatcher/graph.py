@@ -37,8 +37,9 @@ def planted(planned: Sequence[PlannedTask]) -> tuple[Task, ...]:
 
 
 def first_ready(tasks: Sequence[Task]) -> list[int]:
-    """Positions of the tasks that depend on nothing, in the order of admission."""
-    return in_order(tasks, (position for position, task in enumerate(tasks) if task.waiting == 0))
+    """Positions of the tasks that wait for nothing, in the order of admission; in a fork some have ended already."""
+    waiting_for_nothing = (at for at, task in enumerate(tasks) if task.waiting == 0 and task.status == "pending")
+    return in_order(tasks, waiting_for_nothing)
 
 
 def in_order(tasks: Sequence[Task], positions: Iterable[int]) -> list[int]:
@@ -62,6 +63,35 @@ def fail(draft: Draft, position: int, failure: Failure) -> None:
     """A task failed: whatever depends on it, near or far, is skipped; the rest goes on."""
     draft.end_task(position, "failed", failure=failure)
     skip_dependents(draft, position)
+
+
+def revive_dependents(draft: Draft, position: int) -> None:
+    """A task that has ended is at work again: what was skipped because it had failed may yet become ready.
+
+    What has been done on the strength of its first result stays done.
+    """
+    if draft.tasks[position].status == "succeeded":
+        for dependent in draft.tasks[position].dependents:  # `succeed` counts it down once more
+            draft.change_task(dependent, waiting=draft.tasks[dependent].waiting + 1)
+        return
+    revived: set[int] = set()
+    behind = list(draft.tasks[position].dependents)
+    while behind:
+        at = behind.pop()
+        task = draft.tasks[at]
+        if at not in revived and task.status == "skipped" and task.started_at_ms is None:
+            revived.add(at)
+            behind += task.dependents
+    while lost := {at for at in revived if _is_cut_off(draft, at, {position, *revived})}:
+        revived -= lost
+    for at in revived:
+        draft.change_task(at, status="pending", failure=None, ended_at_ms=None)
+
+
+def _is_cut_off(draft: Draft, position: int, hopeful: set[int]) -> bool:
+    """Whether something that it depends on will never succeed."""
+    needed = draft.positions_of(draft.tasks[position].depends_on)
+    return any(at not in hopeful and draft.tasks[at].status in _ENDED for at in needed)
 
 
 def skip_dependents(draft: Draft, position: int) -> None:

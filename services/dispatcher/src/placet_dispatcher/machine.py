@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from placet.canonical import digest_of_text
 from placet.errors import Code, ContractError, ErrorClass, Failure
 from placet.facts import Facts
 from placet.instants import Instant, later
@@ -23,24 +22,32 @@ from placet.messages import (
     ApprovalDecided,
     ApprovalExpiring,
     CancelRun,
+    ContinueRun,
+    ForkRun,
+    InterruptRun,
     Message,
     OperationDone,
     OperationDoubtful,
+    PatchPlan,
     PlanProposed,
     RunTimedOut,
     SubmitRun,
     TurnFailed,
     TurnTaken,
 )
-from placet.rows import STATE, FactKey
+from placet.plans import plan_digest
+from placet.rows import CHECKPOINT, STATE, FactKey
+from placet_dispatcher import continuing, interrupting, patching
 from placet_dispatcher.decisions import decide
 from placet_dispatcher.draft import Draft
 from placet_dispatcher.edits import renew
+from placet_dispatcher.forking import fork_digest, forked
 from placet_dispatcher.graph import fail, succeed
-from placet_dispatcher.planning import adopt, checked, plan_text
+from placet_dispatcher.interrupting import let_go, not_made, stop_models, turn_is_over
+from placet_dispatcher.planning import adopt, checked
 from placet_dispatcher.proposals import propose
 from placet_dispatcher.schedule import BUDGET, advance, give_up
-from placet_dispatcher.states import PendingRequest, RunState
+from placet_dispatcher.states import Ending, PendingRequest, RunState
 from placet_dispatcher.submission import opened, submission_digest
 from placet_dispatcher.words import edited, told
 
@@ -55,6 +62,7 @@ class RunMachine:
     messages: frozenset[type[Message]] = frozenset(
         {
             SubmitRun,
+            ForkRun,
             PlanProposed,
             TurnTaken,
             TurnFailed,
@@ -63,6 +71,9 @@ class RunMachine:
             ApprovalDecided,
             ApprovalExpiring,
             CancelRun,
+            ContinueRun,
+            InterruptRun,
+            PatchPlan,
             RunTimedOut,
         }
     )
@@ -73,6 +84,8 @@ class RunMachine:
         if isinstance(message, ApprovalDecided):
             tables = ("approval_request", "approval_outcome", "approval_revocation")
             return [FactKey(table, run_id, message.request_id) for table in tables]
+        if isinstance(message, ForkRun):
+            return [FactKey(CHECKPOINT, run_id, message.forked_from, str(message.at))]
         if isinstance(message, OperationDone | OperationDoubtful):
             return [FactKey(STATE, run_id, OPERATION, message.operation_id)]
         return ()
@@ -85,8 +98,14 @@ class RunMachine:
             return refuse(Code.MESSAGE_UNEXPECTED, f"a run takes no {type(message).__name__}", run_id=message.run_id)
         if isinstance(message, SubmitRun) and (state is None or state.tenant == message.tenant):
             return _submit(state, message, facts, now_ms)
+        if isinstance(message, ForkRun) and (state is None or state.tenant == message.tenant):
+            return _fork(state, message, facts, now_ms)
         if state is None or state.tenant != message.tenant:  # told apart by nobody
             return _refused("not_found", Code.RUN_NOT_FOUND, f"there is no run {message.run_id}", message.run_id)
+        if isinstance(message, ContinueRun | InterruptRun):
+            return _instructed(state, message, facts, now_ms)
+        if isinstance(message, PatchPlan):
+            return _patched(state, message, facts, now_ms)
         if state.is_over:
             return _late(state, message)
         draft = Draft(state, facts, now_ms)
@@ -115,10 +134,7 @@ def _submit(state: RunState | None, message: SubmitRun, facts: Facts, now_ms: In
     except ContractError as error:
         return refuse(error.code, error.message, run_id=run_id, pointer=error.pointer, **error.details)
     if state is not None:
-        if state.content_digest != content_digest:
-            text = f"the run {run_id} exists already, with other content: choose another id"
-            return _refused("conflict", Code.RUN_EXISTS, text, run_id)
-        return absorb("submitted already", Reply(Receipt(answer="duplicate", run_id=run_id, status=state.status)))
+        return _again(state, content_digest)
     try:
         draft = opened(message, content_digest, facts, now_ms)
         team = draft.team()
@@ -132,9 +148,63 @@ def _submit(state: RunState | None, message: SubmitRun, facts: Facts, now_ms: In
     return draft.moved(_accepted(draft))
 
 
+def _fork(state: RunState | None, message: ForkRun, facts: Facts, now_ms: Instant) -> Transition[RunState]:
+    if state is not None:
+        return _again(state, fork_digest(message))
+    try:
+        draft = forked(message, facts, now_ms)
+    except ContractError as error:
+        if error.code is Code.RUN_NOT_FOUND:
+            return _refused("not_found", error.code, error.message, message.run_id)
+        return refuse(error.code, error.message, run_id=message.run_id, pointer=error.pointer, **error.details)
+    advance(draft)
+    if draft.state.deadline_ms is not None and not draft.state.is_over:
+        draft.send(RunTimedOut(tenant=message.tenant, run_id=message.run_id), Instant(draft.state.deadline_ms))
+    return draft.moved(_accepted(draft))
+
+
+def _again(state: RunState, content_digest: str) -> Transition[RunState]:
+    """A run of that id exists: the same submission again, or another one."""
+    if state.content_digest != content_digest:
+        text = f"the run {state.run_id} exists already, with other content: choose another id"
+        return _refused("conflict", Code.RUN_EXISTS, text, state.run_id)
+    return absorb("submitted already", Reply(Receipt(answer="duplicate", run_id=state.run_id, status=state.status)))
+
+
 def _accepted(draft: Draft) -> Reply:
     state = draft.state
     return Reply(Receipt(answer="accepted", run_id=state.run_id, status=state.status, recorded_at_ms=draft.now_ms))
+
+
+def _instructed(
+    state: RunState, message: ContinueRun | InterruptRun, facts: Facts, now_ms: Instant
+) -> Transition[RunState]:
+    """A further instruction, or a stop of the turn in work."""
+    try:
+        if isinstance(message, ContinueRun):
+            made = continuing.continued(state, message, facts, now_ms)
+        else:
+            made = interrupting.interrupted(state, message, facts, now_ms)
+    except ContractError as error:
+        return continuing.refusal(error, state.run_id)
+    if not isinstance(made, Draft):
+        return made
+    advance(made)
+    if isinstance(message, ContinueRun):
+        return made.moved(continuing.accepted(made))
+    return made.moved(interrupting.accepted(made, state))
+
+
+def _patched(state: RunState, message: PatchPlan, facts: Facts, now_ms: Instant) -> Transition[RunState]:
+    """A change of the plan under way."""
+    try:
+        made = patching.patched(state, message, facts, now_ms)
+    except ContractError as error:
+        return patching.refusal(error, state.run_id)
+    if not isinstance(made, Draft):
+        return made
+    advance(made)
+    return made.moved(patching.accepted(made))
 
 
 def _cancel(draft: Draft, message: CancelRun) -> Transition[RunState]:
@@ -189,6 +259,9 @@ def _apply(draft: Draft, message: Message) -> str | None:
 def _plan_proposed(draft: Draft, message: PlanProposed) -> str | None:
     if draft.state.phase != "planning" or message.thread_id != PLAN_THREAD or message.turn != draft.state.plan_turn:
         return "the run waits for no plan"
+    if turn_is_over(draft, PLAN_THREAD):
+        draft.change(usage=draft.state.usage.plus(message.usage))
+        return None
     draft.change(phase="deciding", usage=draft.state.usage.plus(message.usage))
     if draft.is_over_budget:
         draft.end_now(BUDGET.status, BUDGET.failure)
@@ -200,7 +273,7 @@ def _plan_proposed(draft: Draft, message: PlanProposed) -> str | None:
         return None
     try:  # checked by the planner too; but what a message says is not believed
         planned = checked(message.tasks, team, draft.tool)
-        draft.audit("plan.proposed", draft.state.run_id, tasks=len(planned), plan=digest_of_text(plan_text(planned)))
+        draft.audit("plan.proposed", draft.state.run_id, tasks=len(planned), plan=plan_digest(planned))
         adopt(draft, planned)
     except ContractError as error:
         draft.end_now("failed", error.failure())
@@ -208,7 +281,8 @@ def _plan_proposed(draft: Draft, message: PlanProposed) -> str | None:
 
 
 def _turn_taken(draft: Draft, message: TurnTaken) -> str | None:
-    if message.thread_id == ANSWER_THREAD and draft.state.phase == "answering" and message.turn == 1:
+    state = draft.state
+    if (message.thread_id, state.phase, message.turn) == (ANSWER_THREAD, "answering", state.answer_turn or 1):
         draft.change(phase="working", usage=draft.state.usage.plus(message.usage), answer=message.text or "")
         draft.end_now("succeeded", None)
         return None
@@ -218,7 +292,11 @@ def _turn_taken(draft: Draft, message: TurnTaken) -> str | None:
     draft.change(usage=draft.state.usage.plus(message.usage))
     draft.change_task(position, thinking=False)
     if not message.calls:
+        let_go(draft, message.thread_id)
         succeed(draft, position, message.text or "")
+        return None
+    if turn_is_over(draft, message.thread_id):
+        draft.change_task(position, calls=not_made(message.turn, message.calls))
         return None
     if draft.is_over_budget:
         draft.end_soon(BUDGET)
@@ -233,14 +311,24 @@ def _turn_taken(draft: Draft, message: TurnTaken) -> str | None:
 def _turn_failed(draft: Draft, message: TurnFailed) -> str | None:
     phase = draft.state.phase
     thread = {"planning": PLAN_THREAD, "answering": ANSWER_THREAD}.get(phase)
-    turn = draft.state.plan_turn if phase == "planning" else 1
+    turn = draft.state.plan_turn if phase == "planning" else draft.state.answer_turn or 1
     if message.thread_id == thread and message.turn == turn:
+        draft.change(usage=draft.state.usage.plus(message.usage))
+        if turn_is_over(draft, message.thread_id):
+            return None
         draft.change(phase="working")
         draft.end_now("failed", message.failure)
         return None
     position = _awaited(draft, message)
     if position is None:
         return "the run waits for no such turn"
+    draft.change(usage=draft.state.usage.plus(message.usage))
+    if turn_is_over(draft, message.thread_id):
+        draft.change_task(position, thinking=False, calls=())
+        return None
+    if draft.state.ending is not None and message.failure.code is Code.TURN_INTERRUPTED:
+        give_up(draft, position)
+        return None
     fail(draft, position, message.failure)
     return None
 
@@ -264,10 +352,12 @@ def _operation_done(draft: Draft, message: OperationDone) -> str | None:
     if any(request.decision not in (None, "approved") for request in asked):
         return "the call was not let through"
     position, at = found
+    call = draft.tasks[position].calls[at]
     if message.status == "lapsed":
+        if call.status != "running" or call.request_id != message.request_id:
+            return "people were asked about it anew already"
         renew(draft, found, None)
         return None
-    call = draft.tasks[position].calls[at]
     failure = None
     if message.status != "succeeded":
         unknown = Failure(code=Code.TOOL_FAILED, message=f"the operation ended as {message.status}")
@@ -325,6 +415,14 @@ def _timed_out(draft: Draft, message: Message) -> str | None:
     if draft.now_ms < deadline_ms:  # as machine.not_yet
         draft.send(message, Instant(deadline_ms))
         return None
+    ending = draft.state.ending
+    if ending is not None and ending.status == "timed_out":
+        return "the run's time is over already"
     failure = Failure(code=Code.DEADLINE, message="the run's time is over", error_class=ErrorClass.TIMEOUT)
-    draft.end_now("timed_out", failure)
+    if ending is not None or not draft.is_with_a_tool:
+        draft.end_now("timed_out", failure)
+        return None
+    # A tool has no more time than the run: what it is at ends by itself, and its result is known then (J19).
+    draft.end_soon(Ending(status="timed_out", failure=failure, more_turns=False, over_doubt=True))
+    stop_models(draft, "the run's time is over")
     return None

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from placet.calls import ToolSpec
-from placet.canonical import canonical_text
 from placet.errors import Code, ContractError
 from placet.gates import Boundary
-from placet.plans import Plan, PlannedTask, TeamSpec, check_plan
+from placet.plans import PlannedTask, TeamSpec, check_plan, plan_text
 from placet.strict_json import check_json_value
 from placet_dispatcher.asking import Place, ask, named, plan_content, plan_subject
 from placet_dispatcher.draft import Draft, gate_failure
@@ -53,17 +52,16 @@ def check_inputs(tasks: Sequence[PlannedTask]) -> None:
                 raise ContractError(error.code, f"task {task.id!r}: {error.message}", pointer=pointer) from error
 
 
-def plan_text(tasks: Sequence[PlannedTask]) -> str:
-    """A plan as canonical JSON: what `plan_only` answers with, and what `frozen_plan` takes back unchanged."""
-    fields = set(PlannedTask.model_fields)
-    plain = [task.model_dump(mode="json", include=fields) for task in tasks]
-    return canonical_text({"version": Plan.model_fields["version"].default, "tasks": plain})
-
-
 def adopt(draft: Draft, planned: Sequence[PlannedTask]) -> None:
     """Make a checked plan the run's own, and put it before its gate."""
     draft.tasks = list(planted(planned))
-    draft.change(phase="deciding", planned_at_ms=draft.now_ms)
+    draft.change(planned_at_ms=draft.now_ms)
+    put_before_gate(draft)
+
+
+def put_before_gate(draft: Draft) -> None:
+    """Ask the plan gate whether work on the run's plan may begin."""
+    draft.change(phase="deciding")
     judgement = draft.facts.judge(Boundary.PLAN, plan_subject(draft))
     if judgement is None or judgement.verdict == "allow":
         begin(draft)

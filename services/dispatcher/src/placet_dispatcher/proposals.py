@@ -14,7 +14,7 @@ from placet import ids, limits
 from placet.calls import ToolCall, ToolSpec
 from placet.canonical import canonical_text, digest_of_text
 from placet.errors import Code, ContractError, ErrorClass, Failure
-from placet.gates import Boundary, CallSubject, Judgement
+from placet.gates import Boundary, CallSubject, Judgement, stricter
 from placet.hash_scope import is_declared, load_bearing_text
 from placet.messages import ExecuteOperation, task_thread
 from placet.plans import ASK_HUMAN, DirectCall
@@ -23,6 +23,7 @@ from placet.rows import OperationRow
 from placet.strict_json import parse
 from placet_dispatcher.asking import ask, call_content, read_object
 from placet_dispatcher.draft import WITHHELD, Draft, gate_failure
+from placet_dispatcher.forking import answered_before, tightened
 from placet_dispatcher.questions import put_question
 from placet_dispatcher.states import Call
 from placet_dispatcher.words import cut, share, told
@@ -32,6 +33,11 @@ REFUSAL_CHARS_MAX = 300
 DIRECT_CALL_ID = "direct"
 """The model call id of a task that is one given call."""
 
+
+AGENT_RULE = "agent"
+"""The rule that an agent's own declaration is: its calls of this tool wait for a person."""
+FINDING_RULE = "safety_finding"
+"""The rule that a finding about a call is (E38)."""
 
 _NOTHING_ASKED = {"raw_input_text": "", "input_text": "", "same_as": "", "agent": ""}
 """What a call no longer needs once nobody is asked about it."""
@@ -49,8 +55,11 @@ class _Proposal(NamedTuple):
 def propose(
     draft: Draft, position: int, calls: Sequence[ToolCall], read: Callable[[str], dict[str, Any]] | None = None
 ) -> None:
-    """Take in the calls of one turn. A call id that stands twice is one call with one answer (E34)."""
-    turn = draft.tasks[position].turn
+    """Take in the calls of one turn. A call id that stands twice is one call with one answer (E34).
+
+    In a fork, what was answered before it keeps that answer.
+    """
+    turn, answered = draft.tasks[position].turn, answered_before(draft.tasks[position])
     made: list[Call] = []
     seen: set[str] = set()
     for at, asked in enumerate(calls):
@@ -58,13 +67,16 @@ def propose(
             call_id=asked.call_id,
             tool_call_id=ids.tool_call_id(turn, at, asked.call_id),
             tool=asked.tool,
+            findings=asked.findings,
             status="done",
         )
         names = {call.tool_call_id, f"model:{asked.call_id}"} if asked.call_id else {call.tool_call_id}
         if seen & names:
             continue
         seen |= names
-        if len(made) >= limits.CALLS_PER_TURN_MAX:
+        if call.tool_call_id in answered:
+            made.append(answered[call.tool_call_id])
+        elif len(made) >= limits.CALLS_PER_TURN_MAX:
             message = f"not made: more than {limits.CALLS_PER_TURN_MAX} calls in one turn"
             made.append(_refused(draft, call, Code.TOOL_INPUT_INVALID, message))
         else:
@@ -142,7 +154,7 @@ def digest_of_call(task_id: str, call: Call) -> str:
 def judge_call(
     draft: Draft, position: int, call: Call, tool: ToolSpec, raw_input: dict[str, Any], validated: dict[str, Any]
 ) -> Judgement:
-    """What the gates say to a call, or what holds where none applies."""
+    """What the gates say to a call, or what holds where none applies; stricter where its agent or the call wants it."""
     state = draft.state
     subject = CallSubject(
         run_id=state.run_id,
@@ -155,8 +167,11 @@ def judge_call(
         consequential=tool.consequential,
         effect=tool.effect.value,
         initiator=state.initiator.id,
+        findings=call.findings,
     )
-    return draft.facts.judge(Boundary.TOOL_CALL, subject) or _unjudged(draft, tool)
+    judgement = draft.facts.judge(Boundary.TOOL_CALL, subject) or _unjudged(draft, tool)
+    judgement = _asked_for(draft, call, tool, judgement)
+    return tightened(state, draft.tasks[position], call, tool, judgement)
 
 
 def _judged(proposal: _Proposal, raw_input: dict[str, Any], validated: dict[str, Any]) -> Call:
@@ -170,6 +185,18 @@ def _judged(proposal: _Proposal, raw_input: dict[str, Any], validated: dict[str,
         return _asked(proposal, judgement, raw_input, validated)
     code = Code.GATE_DENIED if judgement.verdict == "deny" else Code.GATE_FAILED
     return _answered(draft, call, gate_failure(judgement, code, "this call"))
+
+
+def _asked_for(draft: Draft, call: Call, tool: ToolSpec, judgement: Judgement) -> Judgement:
+    """The judgement, stricter where the agent's declaration or a finding about the call asks for a person."""
+    team = draft.team()
+    agent = team.agent(call.agent) if team else None
+    if agent is not None and tool.name in agent.require_approval:
+        why = f"Every call of {tool.name} by {agent.name} waits for a person."
+        judgement = stricter(judgement, AGENT_RULE, why)
+    if call.findings:
+        judgement = stricter(judgement, FINDING_RULE, f"A safety finding: {'; '.join(call.findings)}")
+    return judgement
 
 
 def _unjudged(draft: Draft, tool: ToolSpec) -> Judgement:
@@ -247,6 +274,7 @@ def _record(proposal: _Proposal, judgement: Judgement, request: ApprovalRequest 
         policy_version=judgement.policy_version,
         proposed_at_ms=draft.now_ms,
         deadline_ms=state.deadline_ms,
+        policy_digest=judgement.policy_digest,
     )
     draft.record(row)
     draft.audit(
@@ -258,6 +286,7 @@ def _record(proposal: _Proposal, judgement: Judgement, request: ApprovalRequest 
         input=digest_of_text(call.input_text),
         authority=row.authority,
         rule=judgement.rule,
+        policy=judgement.policy_digest or None,
         request_id=row.request_id,
         request_hash=row.request_hash,
     )

@@ -15,6 +15,7 @@ from placet.messages import ANSWER_THREAD, task_thread
 from placet_dispatcher.asking import (
     ask,
     dispatch_content,
+    live,
     named,
     round_content,
     round_subject,
@@ -24,9 +25,9 @@ from placet_dispatcher.asking import (
 from placet_dispatcher.decisions import release
 from placet_dispatcher.draft import Draft, gate_failure
 from placet_dispatcher.graph import fail, in_order, skip_dependents, succeed
-from placet_dispatcher.proposals import propose_direct
-from placet_dispatcher.states import Ending, Task
-from placet_dispatcher.words import answer_text, task_text
+from placet_dispatcher.proposals import propose, propose_direct
+from placet_dispatcher.states import Ending, Past, Task
+from placet_dispatcher.words import answer_again_text, answer_text, task_text
 
 BUDGET = Ending(
     status="budget_exhausted",
@@ -52,7 +53,9 @@ def advance(draft: Draft) -> None:
 
 def _settle(draft: Draft) -> bool:
     """Let every task at work go on whose calls are all answered. Whether anything did."""
+    held = {each.thread_id for each in draft.state.held} if draft.state.ending is None else set()
     answered = [position for position in draft.active if _is_answered(draft.tasks[position])]
+    answered = [position for position in answered if task_thread(draft.tasks[position].id) not in held]
     for position in answered:
         _go_on(draft, position)
     return bool(answered)
@@ -64,6 +67,7 @@ def _is_answered(task: Task) -> bool:
 
 def _go_on(draft: Draft, position: int) -> None:
     task, ending = draft.tasks[position], draft.state.ending
+    is_held = any(held.thread_id == task_thread(task.id) for held in draft.state.held)
     if task.call is not None:
         call = task.calls[0]
         if call.ok:
@@ -72,7 +76,7 @@ def _go_on(draft: Draft, position: int) -> None:
             give_up(draft, position)
         else:
             fail(draft, position, call.failure or Failure(code=Code.TOOL_FAILED, message=call.text))
-    elif task.halted or (ending is not None and not ending.more_turns):
+    elif task.halted or (ending is not None and (is_held or not ending.more_turns)):
         give_up(draft, position)
     elif draft.is_over_budget:
         draft.end_soon(BUDGET)
@@ -93,8 +97,10 @@ def give_up(draft: Draft, position: int) -> None:
 def _next_turn(draft: Draft, position: int) -> None:
     task = draft.tasks[position]
     results = tuple(ToolResult(call_id=call.call_id, tool=call.tool, ok=call.ok, text=call.text) for call in task.calls)
-    draft.change_task(position, turn=task.turn + 1, thinking=True, calls=())
-    draft.take_turn(task_thread(task.id), task.turn + 1, "work", task.assignee or "", ToolResults(results=results))
+    source = None if task.past is None else task.past.source
+    draft.change_task(position, turn=task.turn + 1, thinking=True, calls=(), past=None)
+    said = ToolResults(results=results)
+    draft.take_turn(task_thread(task.id), task.turn + 1, "work", task.assignee or "", said, forked_from=source)
 
 
 # ── what is admitted ───────────────────────────────────────────────────────────────────
@@ -119,9 +125,11 @@ def _admit(draft: Draft) -> bool:
         _start(draft, position)
         started.append(position)
     for position in started:
-        call = draft.tasks[position].call
-        if call is not None:
-            propose_direct(draft, position, call)
+        task = draft.tasks[position]
+        if task.call is not None:
+            propose_direct(draft, position, task.call)
+        elif task.past is not None:
+            propose(draft, position, task.past.calls)
     return bool(started)
 
 
@@ -182,7 +190,10 @@ def _open_round(draft: Draft) -> None:
 
 
 def _start(draft: Draft, position: int) -> None:
-    is_agents = draft.tasks[position].call is None
+    is_agents, past = draft.tasks[position].call is None, draft.tasks[position].past
+    if is_agents and past is not None:
+        _start_again(draft, position, past)
+        return
     task = draft.change_task(
         position, status="running", started_at_ms=draft.now_ms, turn=int(is_agents), thinking=is_agents
     )
@@ -193,6 +204,24 @@ def _start(draft: Draft, position: int) -> None:
         draft.take_turn(task_thread(task.id), 1, "work", task.assignee or "", UserText(text=text))
 
 
+def _start_again(draft: Draft, position: int, past: Past) -> None:
+    """In a fork: the task goes on where it was, with its calls, or with the turn that was asked for."""
+    thinking = not past.calls
+    task = draft.change_task(
+        position,
+        status="running",
+        started_at_ms=draft.now_ms,
+        turn=past.turn,
+        thinking=thinking,
+        past=None if thinking else past,
+    )
+    draft.active.append(position)
+    draft.audit("task.started", task.id, assignee=task.assignee, from_turn=past.turn)
+    if thinking:
+        thread = task_thread(task.id)
+        draft.take_turn(thread, past.turn, "work", task.assignee or "", *past.append, forked_from=past.source)
+
+
 # ── how it stands ──────────────────────────────────────────────────────────────────────
 
 
@@ -200,8 +229,9 @@ def _conclude(draft: Draft) -> None:
     state = draft.state
     if state.is_over:
         return
-    if state.ending is not None and not draft.is_in_flight and not draft.is_in_doubt:
-        draft.end_now(state.ending.status, state.ending.failure)
+    ending = state.ending
+    if ending is not None and not draft.is_in_flight and (ending.over_doubt or not draft.is_in_doubt):
+        draft.end_now(ending.status, ending.failure)
         return
     waiting = draft.active or draft.ready or draft.cleared or draft.requests
     if state.ending is None and state.phase == "working" and not waiting:
@@ -209,8 +239,9 @@ def _conclude(draft: Draft) -> None:
         if draft.state.is_over:
             return
     in_flight = draft.is_in_flight
-    require(in_flight or draft.is_undecided, "a run that has not ended waits for a model, a tool or a person")
-    status = "planning" if draft.state.phase == "planning" else "running" if in_flight else "suspended"
+    waits = in_flight or draft.is_undecided or draft.is_held
+    require(waits, "a run that has not ended waits for a model, a tool or a person")
+    status = "suspended" if not in_flight else "planning" if draft.state.phase == "planning" else "running"
     draft.change(status=status)
 
 
@@ -219,16 +250,27 @@ def _complete(draft: Draft) -> None:
     failed = [task for task in draft.tasks if task.status == "failed"]
     if failed:
         draft.end_now(*_failed(failed))
-    elif draft.state.mode == "goal" and len(draft.tasks) > 1:
+    elif draft.state.mode == "goal" and len(live(draft)) > 1:
         if draft.is_over_budget:
             draft.end_now(BUDGET.status, BUDGET.failure)
             return
-        text = UserText(text=answer_text(draft.state, draft.tasks))
-        draft.change(phase="answering")
-        draft.take_turn(ANSWER_THREAD, 1, "answer", draft.state.planner, text)
+        _ask_for_answer(draft)
     else:
-        draft.change(answer=_answer(draft.tasks))
+        draft.change(answer=_answer(live(draft)))
         draft.end_now("succeeded", None)
+
+
+def _ask_for_answer(draft: Draft) -> None:
+    """What is known already is not told a second time."""
+    state = draft.state
+    if state.answer_turn:
+        since_ms = state.continuations[-1].at_ms if state.continuations else 0
+        text = answer_again_text(task for task in draft.tasks if (task.ended_at_ms or 0) >= since_ms)
+    else:
+        text = answer_text(state, live(draft))
+    turn = state.answer_turn + 1
+    draft.change(phase="answering", answer_turn=turn)
+    draft.take_turn(ANSWER_THREAD, turn, "answer", state.planner, UserText(text=text))
 
 
 def _failed(failed: list[Task]) -> tuple[str, Failure]:

@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import model_validator
 
+from placet.calls import ChatMessage, ToolCall
 from placet.errors import Failure
 from placet.gates import OnExpiry
 from placet.machine import State
@@ -53,6 +54,8 @@ class Call(Value):
     raw_input_text: str = ""
     input_text: str = ""
     consequential: bool = False
+    findings: tuple[str, ...] = ()
+    """What was found alarming about it when it was proposed."""
     same_as: str = ""
     """The load-bearing part of the input (hash_scope) where the tool has other parts: what makes it the same call."""
     edited_text: str = ""
@@ -65,6 +68,21 @@ class Call(Value):
     ok: bool = False
     text: str = ""
     failure: Failure | None = None
+
+
+class Past(Value):
+    """What a task was in the middle of in the run that this one was forked from."""
+
+    source: str
+    """The run whose conversation, up to the turn before, or up to the calls, is how this task's begins."""
+    turn: int
+    """The turn to be asked for, or the one that called; 0 for a direct call."""
+    append: tuple[ChatMessage, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
+    answered: tuple[Call, ...] = ()
+    """Calls of that turn whose result stands."""
+    repeats: tuple[str, ...] = ()
+    """Ids of calls that the other run had ordered: whether they happened there is not known here."""
 
 
 class Task(PlannedTask):
@@ -82,6 +100,10 @@ class Task(PlannedTask):
     calls: tuple[Call, ...] = ()
     halted: bool = False
     """A person would have to be asked, but the run is ending: the task goes no further."""
+    removed: bool = False
+    """Whether a patch has taken it out of the plan before it began."""
+    past: Past | None = None
+    """In a fork, until the task has taken a turn of its own."""
     output: str | None = None
     failure: Failure | None = None
     started_at_ms: int | None = None
@@ -128,6 +150,67 @@ class Ending(Value):
     failure: Failure | None = None
     more_turns: bool = True
     """Whether work in flight may take further model turns to come to its end; not when the budget is spent."""
+    over_doubt: bool = False
+    """Whether it ends even while a person is asked if something happened."""
+
+
+class Continuation(Value):
+    """A further instruction, by the id that its sender has minted."""
+
+    instruction_id: str
+    content_digest: str
+    """Tells a repeat from another instruction under the same id."""
+    said_digest: str
+    """Of what is said and in which conversation: the same, while it is in work, joins."""
+    thread_id: str
+    turn: int
+    at_ms: int
+    span_ms: int | None = None
+    """How long the run was given for it."""
+
+
+class Held(Value):
+    """A conversation that a user has interrupted: it goes on with the next instruction only."""
+
+    thread_id: str
+    turn: int
+    over: bool = False
+    """Whether that turn has come to its end."""
+
+
+class Lineage(Value):
+    """Where a fork comes from."""
+
+    run_id: str
+    version: int
+    state_digest: str
+    """SHA-256 of that run's state at that version, as `placet run replay` gives it."""
+    ordered: tuple[str, ...] = ()
+    """Digests of calls that it had ordered without a result then, or has ordered since."""
+
+
+class Patch(Value):
+    """A change of the plan that is before its gate or a person, with its tasks completed as those of a plan are."""
+
+    patch_id: str
+    by: Principal
+    base: str
+    """The digest of the plan that it changes."""
+    add: tuple[PlannedTask, ...] = ()
+    change: tuple[PlannedTask, ...] = ()
+    remove: tuple[str, ...] = ()
+    reason: str = ""
+
+
+class PatchEntry(Value):
+    """What became of a patch, by the id that its sender has minted."""
+
+    patch_id: str
+    content_digest: str
+    """Tells a repeat from another patch under the same id."""
+    outcome: str
+    """`asked`, `applied`, `stale`, or the outcome of the question that kept it from being applied."""
+    request_id: str | None = None
 
 
 class RunState(State):
@@ -140,6 +223,7 @@ class RunState(State):
     content_digest: str
     """Of the submission: tells a repeat from another run under the same id."""
     submitted_at_ms: int
+    forked: Lineage | None = None
     deadline_ms: int | None = None
     planned_at_ms: int | None = None
     ended_at_ms: int | None = None
@@ -169,6 +253,14 @@ class RunState(State):
 
     plan_turn: int = 1
     """The last turn that the planner was asked for."""
+    answer_turn: int = 0
+    """The last turn that the answer was asked for in; 0: none, or by a program that knew of one only."""
+    continuations: tuple[Continuation, ...] = ()
+    """In the order in which they came; several of one turn are one instruction."""
+    held: tuple[Held, ...] = ()
+    patch: Patch | None = None
+    """The one that people are asked about."""
+    patches: tuple[PatchEntry, ...] = ()
     plan_asked: str = ""
     """The last question about the plan, where a person asked for another one; its place is taken by the next."""
     plan_generation: int = 1

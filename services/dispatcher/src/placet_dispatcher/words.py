@@ -58,6 +58,22 @@ def answer_text(state: RunState, tasks: Iterable[Task]) -> str:
     )
 
 
+CONTINUATION = "Continuation: go on from here. What is finished stays finished: do not repeat it."
+"""The note before every further instruction."""
+INTERRUPTED = "cancelled before execution: the turn was interrupted"
+
+
+def continuation_text(text: str) -> str:
+    """A further instruction: the note, and a person's words as they are."""
+    return f"{CONTINUATION}\n\n{text}"
+
+
+def answer_again_text(tasks: Iterable[Task]) -> str:
+    """What the planner is told when tasks have gone on after it had answered."""
+    news = _results(list(tasks))
+    return "\n\n".join(["Work has gone on. These results are new:", *news, "Answer the goal again with all results."])
+
+
 def _results(tasks: list[Task]) -> list[str]:
     bytes_max = share(len(tasks))
     return [f"[{task.id}] {task.title}\n{cut(task.output or '', bytes_max)}" for task in tasks]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from placet.adapters.clocks import SystemClock
@@ -16,6 +16,7 @@ from placet.runtime.conversing import at_hand
 from placet.runtime.engine import Engine, Settlement
 from placet.runtime.files import ToolFiles
 from placet.runtime.invoker import TaskInvoker
+from placet.runtime.overhearing import Overhearing
 from placet.runtime.ports import Clock, Models
 from placet.runtime.process import Loops
 from placet.runtime.relay import CLAIM_MS, Relay
@@ -52,6 +53,8 @@ class Embedded:
     models: Models
     invoker: TaskInvoker
     loops: Loops
+    partials: Overhearing = field(default_factory=Overhearing)
+    """Where replies are heard while they come."""
     _stopped: asyncio.Future[None] | None = None
 
     @classmethod
@@ -76,18 +79,19 @@ class Embedded:
         door = MemoryDoor(queue)
         models = models or ModelCaller(app)
         tools = ToolRunner(app, threads_max=THREADS_MAX, files=ToolFiles(tool_files or Path.cwd()))
-        invoker = TaskInvoker(models, tools, store, queue.put, tools_max=TOOLS_MAX)
+        partials = Overhearing()
+        invoker = TaskInvoker(models, tools, store, queue.put, tools_max=TOOLS_MAX, partials=partials)
 
         def settled(settlement: Settlement) -> None:
             loops.settled(settlement)
             door.hint(settlement.changed)
 
-        engine = Engine(machines(), app, store, claim_ms=CLAIM_MS, at_hand=at_hand(models))
+        engine = Engine(machines(), app, store, claim_ms=CLAIM_MS, at_hand=at_hand(models), partials=partials)
         worker = Worker(engine, queue, invoker, door, outlet=queue, on_settled=settled)
         loops = Loops(worker, Relay(store, queue))
         loops.start()
         log.info("embedded.started", extra={"database": str(data_dir / DATABASE), "store": store.describe()})
-        return cls(app, store, queue, door, models, invoker, loops)
+        return cls(app, store, queue, door, models, invoker, loops, partials)
 
     async def stop(self, grace_ms: int = GRACE_MS) -> None:
         """Drain and stop. Stopping twice, also at once, is one stop.

@@ -26,6 +26,8 @@ from placet.settings import Settings
 from placet.signatures import Evidence
 from placet_gateway import gateway
 from placet_gateway.identity import DevelopmentIdentity
+from placet_gateway.inbox.pages import Inbox
+from placet_gateway.inbox.sessions import SealedSessions
 from placet_gateway.server import Server
 from placet_gateway.signing import signer_of
 
@@ -96,6 +98,8 @@ async def serve(settings: Settings, ending: asyncio.Event, *, check_only: bool) 
             signer=signer,
             operators=settings.operators,
             send_again=door.send_as_it_came,
+            overheard=door,
+            inbox=Inbox(SealedSessions(settings.token or ""), warning=f"Development identities: {IDENTITY}."),
         )
         config = uvicorn.Config(
             http,

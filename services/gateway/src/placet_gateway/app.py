@@ -7,13 +7,26 @@ from collections.abc import Callable, Iterable
 from fastapi import FastAPI
 
 from placet.describing import Described
-from placet.runtime.ports import Door, Reader
+from placet.runtime.ports import Door, Overheard, Reader
 from placet.views import AppView
 from placet_gateway import application as application_routes
-from placet_gateway import batches, letters, openapi, operations, problems, requests, runs
+from placet_gateway import (
+    batches,
+    freezes,
+    instructions,
+    letters,
+    openapi,
+    operations,
+    patches,
+    problems,
+    requests,
+    runs,
+)
 from placet_gateway.context import Gateway, Health, SendAgain, Signer, wall_clock_ms
 from placet_gateway.guards import Guard
 from placet_gateway.identity import Identity
+from placet_gateway.inbox import routes as inbox_pages
+from placet_gateway.inbox.pages import Inbox
 from placet_gateway.streams import HEARTBEAT_S, Streams
 
 ASK_TIMEOUT_MS = 10_000
@@ -35,12 +48,15 @@ def gateway(
     send_again: SendAgain | None = None,
     ask_timeout_ms: int = ASK_TIMEOUT_MS,
     heartbeat_s: float = HEARTBEAT_S,
+    overheard: Overheard | None = None,
+    inbox: Inbox | None = None,
     now_ms: Callable[[], int] = wall_clock_ms,
 ) -> FastAPI:
     """The HTTP API. `hosts`: names it answers to besides loopback. `signer`: vouches for decisions, where the rules
     that take them are in another process. `operators`: whether dead letters of no known tenant are shown as well.
-    `send_again`: publishes what outsiders once did. `app.state.gateway.streams.close()` ends all
-    streams, which a stopping server should do first, since they would outlast its patience.
+    `inbox`: the web pages; without it there are none. `send_again`: publishes what outsiders once did.
+    `app.state.gateway.streams.close()` ends all streams, which a stopping server should do first, since they would
+    outlast its patience.
     """
     app = FastAPI(
         title="Placet",
@@ -57,17 +73,29 @@ def gateway(
         tenant=tenant,
         application=application,
         health=health,
-        streams=Streams(door, heartbeat_s),
+        streams=Streams(door, heartbeat_s, overheard),
         ask_timeout_ms=ask_timeout_ms,
         signer=signer,
         operators=operators,
         send_again=send_again,
         now_ms=now_ms,
     )
-    for part in (runs, requests, operations, batches, letters, application_routes):
+    for part in (runs, instructions, patches, requests, operations, freezes, batches, letters, application_routes):
         app.include_router(part.router)
+    if inbox is not None:
+        inbox_pages.install(app, inbox)
     problems.install(app)
-    bodies = (runs.RunSubmission, runs.Cancellation, requests.Decision, requests.Revocation, batches.Batch)
-    openapi.install(app, (*bodies, letters.Redrive))
+    bodies = (
+        runs.RunSubmission,
+        runs.Fork,
+        runs.Cancellation,
+        requests.Decision,
+        requests.Revocation,
+        batches.Batch,
+        patches.PlanPatch,
+    )
+    openapi.install(
+        app, (*bodies, instructions.Instruction, instructions.Interruption, letters.Redrive, freezes.FreezeOrder)
+    )
     app.add_middleware(Guard, hosts=tuple(hosts))
     return app

@@ -28,7 +28,7 @@ async def body_of(request: Request, model: type[M], code: Code, *, may_be_absent
     Raises ContractError: MEDIA_TYPE_UNSUPPORTED, TOO_LARGE, REQUEST_TOO_SLOW, what `strict_json.parse` raises, and
     `code` with a pointer for what the model refuses; `details["errors"]` then names every finding.
     """
-    data = await _read(request)
+    data = await bytes_of(request)
     if not data and may_be_absent:
         return model.model_validate({})
     _require_json(request)
@@ -40,7 +40,8 @@ async def body_of(request: Request, model: type[M], code: Code, *, may_be_absent
         raise _refused(error, code) from error
 
 
-async def _read(request: Request) -> bytes:
+async def bytes_of(request: Request) -> bytes:
+    """The body as it came. Raises ContractError TOO_LARGE, REQUEST_TOO_SLOW."""
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > limits.JSON_BYTES_MAX:
         raise _too_large()

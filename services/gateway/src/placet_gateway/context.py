@@ -98,7 +98,11 @@ class Gateway:
         if text is None:
             return None
         receipt = Receipt.model_validate_json(text)
-        return text if receipt.answer in {"accepted", "duplicate"} else receipt
+        return text if receipt.answer in _TAKEN else receipt
+
+
+_TAKEN = frozenset({"accepted", "duplicate", "joined", "nothing_interrupted"})
+"""Answers that are no refusals."""
 
 
 def message_id_of(message: Message) -> str:

@@ -8,8 +8,8 @@ import json
 
 from placet.columns import COLUMNS
 from placet.errors import Code, ContractError
+from placet.kept_views import JournalEntryView, JournalPage, RunFacts, StateView
 from placet.runtime.ports import Place, Reader
-from placet.views import JournalEntryView, JournalPage, RunFacts, StateView
 
 ENTRIES_MAX = 500
 """Of journals in one page."""

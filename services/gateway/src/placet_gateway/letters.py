@@ -18,8 +18,12 @@ from placet.errors import Code, ContractError
 from placet.machine import Receipt
 from placet.messages import (
     CancelRun,
+    ContinueRun,
     DecideApproval,
     Envelope,
+    ForkRun,
+    InterruptRun,
+    PatchPlan,
     Message,
     RevokeApproval,
     SubmitRun,
@@ -33,7 +37,16 @@ from placet_gateway.context import Gateway, Here, Reading, Submitting, not_found
 
 router = APIRouter(prefix="/v1/dead-letters", tags=["system"])
 
-PERSONAL: tuple[type[Message], ...] = (SubmitRun, CancelRun, DecideApproval, RevokeApproval)
+PERSONAL: tuple[type[Message], ...] = (
+    SubmitRun,
+    ForkRun,
+    ContinueRun,
+    InterruptRun,
+    PatchPlan,
+    CancelRun,
+    DecideApproval,
+    RevokeApproval,
+)
 """Said in a person's own name: nobody sends it again for them."""
 PARKED_MAX = 10
 """Of the parked messages that a run is shown with."""

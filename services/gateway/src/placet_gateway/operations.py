@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -70,7 +70,9 @@ async def record_of(reader: Reader, tenant: str, run_id: str, operation_id: str,
     )
 
 
-def _hashes(row: Columns, asked: list[Columns], votes: list[Columns], outcomes: list[Columns]) -> Iterator[HashView]:
+def _hashes(
+    row: Columns, asked: Sequence[Columns], votes: Sequence[Columns], outcomes: Sequence[Columns]
+) -> Iterator[HashView]:
     if row["request_id"] is not None:
         yield HashView(where="proposal", request_id=row["request_id"], request_hash=row["request_hash"])
     for request in asked:

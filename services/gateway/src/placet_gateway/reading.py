@@ -9,10 +9,13 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pydantic import ValidationError
+
 from placet.canonical import parse_canonical
 from placet.errors import ContractError
 from placet.ids import Address, trace_id
 from placet.messages import OPERATION
+from placet.plans import PlannedTask, plan_digest
 from placet.runtime.ports import Reader
 from placet.sentences import sentence, warnings
 from placet.statuses import RUN_TERMINAL
@@ -20,6 +23,7 @@ from placet.views import (
     AttemptView,
     FailureView,
     HazardView,
+    LineageView,
     OperationView,
     OutcomeView,
     RequestSummary,
@@ -73,12 +77,23 @@ def run_view(run_id: str, stored: Columns, requests: Iterable[Columns], now_ms: 
         attempt=attempt,
         trace_id=trace_id(run_id, attempt),
         resumed_from=trace_id(run_id, attempt - 1) if attempt > 1 else None,
+        forked_from=lineage(body),
         answer=body.get("answer"),
         failure=failure_view(body.get("failure")),
         tasks=[_task(task) for task in body.get("tasks") or ()],
+        plan_digest=_plan_digest(body.get("tasks") or ()),
         waiting_for=[_waiting(request) for request in requests],
         as_of_ms=now_ms,
     )
+
+
+def _plan_digest(tasks: Iterable[Columns]) -> str | None:
+    fields = set(PlannedTask.model_fields)
+    plain = [{name: task[name] for name in fields & set(task)} for task in tasks if not task.get("removed")]
+    try:
+        return plan_digest(PlannedTask.model_validate_json(json.dumps(task)) for task in plain) if plain else None
+    except (ValidationError, ContractError):
+        return None
 
 
 def _task(task: Columns) -> TaskView:
@@ -88,9 +103,16 @@ def _task(task: Columns) -> TaskView:
         status=task["status"],
         assignee=task.get("assignee"),
         depends_on=list(task.get("depends_on") or ()),
+        removed=bool(task.get("removed")),
         output=task.get("output"),
         failure=failure_view(task.get("failure")),
     )
+
+
+def lineage(body: Columns) -> LineageView | None:
+    """Where a stored run comes from, where it is a fork."""
+    forked = body.get("forked")
+    return None if not forked else LineageView.model_validate(forked)
 
 
 def failure_view(failure: Columns | None) -> FailureView | None:
@@ -168,7 +190,7 @@ async def request_view(reader: Reader, tenant: str, request: Columns, now_ms: in
     beside = ("boundary", "content_text", "quorum")
     optional = (
         "reason", "initiator", "agent_name", "operation_id", "tool_version", "policy_version", "app_version",
-        "use_by_ms", "remind_at_ms",
+        "use_by_ms", "remind_at_ms", "policy_digest", "rule",
     )  # fmt: skip
     summary = _summary(request)
     if outcomes:
@@ -181,6 +203,7 @@ async def request_view(reader: Reader, tenant: str, request: Columns, now_ms: in
         generation=request.get("generation") or 1,
         supersedes=request.get("supersedes") or None,
         requesters=[person for person in (request.get("requesters") or "").split("\n") if person],
+        reviewers=[person for person in (request.get("reviewers") or "").split("\n") if person],
         hazards=len(found),
         findings=found,
         votes=[VoteView.model_validate(vote) for vote in votes],
@@ -215,22 +238,28 @@ async def operations_of(
     tried: dict[str, list[Columns]] = {}
     for attempt in await reader.rows(tenant, "operation_attempt", run_id):
         tried.setdefault(attempt["operation_id"], []).append(attempt)
+    asked = {row["request_id"]: row["request_hash"] for row in await reader.rows(tenant, "approval_request", run_id)}
     views = []
     for row in sorted(rows, key=lambda row: int(row["proposed_at_ms"])):
         state = await reader.state(tenant, Address(run_id, OPERATION, row["operation_id"]))
-        views.append(_operation_view(row, state, tried.get(row["operation_id"], ())))
+        views.append(_operation_view(row, state, tried.get(row["operation_id"], ()), asked))
     return views
 
 
-def _operation_view(row: Columns, state: Columns | None, attempts: Iterable[Columns]) -> OperationView:
+def _operation_view(
+    row: Columns, state: Columns | None, attempts: Iterable[Columns], asked: Mapping[str, str]
+) -> OperationView:
+    """`asked`: the hash of each request of the run. What was approved may be another input than was proposed."""
     body: Columns = state["body"] if state is not None else {}
     same = (
         "operation_id", "task_id", "tool", "tool_version", "effect", "authority", "rule", "input_text", "request_id",
         "request_hash",
     )  # fmt: skip
     columns: dict[str, Any] = {name: row.get(name) for name in same}
-    if body.get("edited_text"):  # what was approved and ran, which is not what was proposed
-        columns |= {"input_text": body["edited_text"], "request_id": body.get("request_id"), "request_hash": None}
+    if body.get("edited_text"):
+        columns["input_text"] = body["edited_text"]
+    if body.get("request_id") in asked:
+        columns |= {"request_id": body["request_id"], "request_hash": asked[body["request_id"]]}
     return OperationView(
         **columns,
         status=state["status"] if state is not None else None,

@@ -19,7 +19,7 @@ from placet.messages import DecideApproval, DecisionWord, RevokeApproval
 from placet.strict_json import parse
 from placet.values import Name, Text
 from placet.views import RequestPage, RequestView
-from placet_gateway import reading
+from placet_gateway import reading, scopes
 from placet_gateway.bodies import body_of, takes
 from placet_gateway.context import Gateway, Here, Reading, Reviewing, answer
 from placet_gateway.runs import PAGE_MAX, IdempotencyKey
@@ -91,7 +91,8 @@ async def show(request_id: str, response: Response, here: Here, caller: Reading)
     request = await _found(here, caller.tenant, request_id)
     # What a decision is conditional on is the frozen question; nothing of the answer may be cached.
     response.headers["ETag"] = f'"{request["request_hash"]}"'
-    return await reading.request_view(here.reader, caller.tenant, request, here.now_ms())
+    view = await reading.request_view(here.reader, caller.tenant, request, here.now_ms())
+    return view.model_copy(update=scopes.of_request(request, here.application))
 
 
 @router.post(

@@ -10,15 +10,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from placet.errors import Code, ContractError
 from placet.ids import Address, derived_id
+from placet.kept_views import JournalPage, RunFacts
 from placet.machine import Receipt
-from placet.messages import RUN, CancelRun, Mode, SubmitRun, invalid
+from placet.messages import RUN, CancelRun, ForkRun, Mode, SubmitRun, invalid
 from placet.plans import PlannedTask, Release
 from placet.statuses import RUN_STATUSES, RUN_TERMINAL
 from placet.values import Name, RunId, Text
-from placet.views import JournalPage, RunEvent, RunFacts, RunPage, RunReceipt, RunView, Trace
+from placet.views import RunEvent, RunPage, RunReceipt, RunView, Trace
 from placet_gateway import keeping, letters, reading, timeline
 from placet_gateway.bodies import body_of, takes
 from placet_gateway.context import Gateway, Here, Reading, Submitting, answer, invalid_id, not_found
+from placet_gateway.turns import turns_of
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -41,6 +43,19 @@ class RunSubmission(BaseModel):
     release: Release | None = None
     """`all`: approved calls are made when nothing of the run waits for a decision; `each`: each at once. By default as
     the team says."""
+
+
+class Fork(BaseModel):
+    """From where a run is forked."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    at: Annotated[int, Field(gt=0)]
+    """A version of the run; `GET /v1/runs/{run_id}/journal` has them all."""
+    run_id: RunId | None = None
+    """Of the new run: minted by the client; derived from the header `Idempotency-Key` where it is left out."""
+    timeout_ms: Annotated[int, Field(gt=0)] | None = None
+    """None: as long as the other run was given."""
 
 
 class Cancellation(BaseModel):
@@ -122,6 +137,8 @@ async def show(run_id: str, response: Response, here: Here, caller: Reading) -> 
     view = reading.run_view(
         run_id, stored, [request for request in requests if request["status"] == reading.OPEN], here.now_ms()
     )
+    if turns := await turns_of(here.reader, caller.tenant, run_id, stored, here.now_ms()):
+        view = view.model_copy(update={"turns": turns})
     if not view.terminal and (parked := await letters.parked_of(here, caller.tenant, run_id)):
         view = view.model_copy(update={"parked": parked})
     response.headers["ETag"] = f'"{view.version}"'
@@ -143,8 +160,13 @@ async def events(
     caller: Reading,
     last_event_id: Annotated[int | None, Header(ge=0)] = None,
     after: Annotated[int, Query(ge=0)] = 0,
+    partial: bool = False,
 ) -> Response:
-    """What happens to a run, live, from the event after `Last-Event-ID` (or `after`) on; ends with the run."""
+    """What happens to a run, live, from the event after `Last-Event-ID` (or `after`) on; ends with the run.
+
+    `partial`: also what models are saying, as `turn.partial` events with a PartialText and no id. They may be missed,
+    and are no facts; another `attempt` of a turn begins its text anew.
+    """
     seen = last_event_id if last_event_id is not None else after
 
     async def look(seen: int) -> tuple[list[RunEvent], str | None]:
@@ -156,7 +178,7 @@ async def events(
     found, end = await look(seen)
     if end is not None and not found and seen > 0:
         return Response(status_code=204)
-    return StreamingResponse(here.streams.follow(run_id, seen, look), media_type="text/event-stream")
+    return StreamingResponse(here.streams.follow(run_id, seen, look, partial=partial), media_type="text/event-stream")
 
 
 @router.post(
@@ -175,6 +197,37 @@ async def cancel(run_id: str, request: Request, here: Here, caller: Submitting) 
             return not_found(Code.RUN_NOT_FOUND, "run")
         raise
     return await answer(here, message, "the same request; cancelling twice is harmless")
+
+
+@router.post(
+    "/{run_id}/fork",
+    operation_id="forkRun",
+    status_code=201,
+    response_model=Receipt,
+    responses={200: {"model": Receipt, "description": "The same fork again"}},
+    openapi_extra=takes(Fork),
+)
+async def fork(
+    run_id: str, request: Request, here: Here, caller: Submitting, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Start a new run from what this one was at a version. What was done by then stands; its gates are asked anew, and
+    what was under way is not repeated without a person's word. Whoever forks is the initiator of the new run."""
+    body = await body_of(request, Fork, Code.SUBMISSION_INVALID)
+    name = body.run_id or _run_id_of(idempotency_key, caller.tenant, caller.principal.id)
+    try:
+        message = ForkRun(
+            tenant=caller.tenant,
+            run_id=name,
+            forked_from=run_id,
+            at=body.at,
+            initiator=caller.principal,
+            timeout_ms=body.timeout_ms,
+        )
+    except ValidationError as error:
+        if {finding["loc"][:1] for finding in error.errors()} <= {("forked_from",)}:
+            return not_found(Code.RUN_NOT_FOUND, "run")
+        raise invalid(error, Code.SUBMISSION_INVALID) from error
+    return await answer(here, message, f"the same run_id, {name}", created=f"/v1/runs/{name}")
 
 
 @router.get("/{run_id}/receipt", operation_id="getRunReceipt")

@@ -9,7 +9,15 @@ from typing import Any
 from placet.canonical import digest
 from placet.runtime.ports import Reader
 from placet.views import AuditView, RunEvent, RunReceipt, Trace, TraceEntry
-from placet_gateway.reading import Columns, detail_of, failure_view, operations_of, request_summary, run_summary
+from placet_gateway.reading import (
+    Columns,
+    detail_of,
+    failure_view,
+    lineage,
+    operations_of,
+    request_summary,
+    run_summary,
+)
 
 _INSTANTS: Mapping[str, tuple[str, ...]] = {
     "approval_request": ("requested_at_ms",),
@@ -136,6 +144,7 @@ async def receipt_of(
         status=summary.status,
         team=summary.team,
         initiator=summary.initiator,
+        forked_from=lineage(body),
         answer=body.get("answer"),
         failure=failure_view(body.get("failure")),
         created_at_ms=summary.created_at_ms,

@@ -1,7 +1,8 @@
 """Decides what an agent's model is asked next, and what its reply comes to.
 
-Status: idle ⇄ calling ⇄ waiting (for the next attempt of the same turn); ends: failed (a turn failed for good), closed
-(the run ended). Turns are numbered from 1 and taken one after another; a repeated one is the same turn.
+Status: idle ⇄ calling ⇄ waiting (for the next attempt of the same turn), failed (the last turn failed for good, or was
+interrupted by a user; a further instruction is another turn); end: closed (the run ended). Turns are numbered from 1
+and taken one after another; a repeated one is the same turn.
 
 A model call is a read. So an attempt that nobody reports on is simply made again, and a reply that comes after its
 attempt was given up is dropped.
@@ -11,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+
+from pydantic import TypeAdapter
 
 from placet import limits
 from placet.activities import Stop
@@ -29,6 +32,7 @@ from placet.messages import (
     ModelFailed,
     PlanProposed,
     RetryTurn,
+    StopTurn,
     TakeTurn,
     ThreadMessageBase,
     TurnFailed,
@@ -37,7 +41,7 @@ from placet.messages import (
 )
 from placet.plans import PlannedTask
 from placet.retries import LOST_WORKER, RetryInputs, RetryPolicy, decide
-from placet.rows import STATE, FactKey, RetryRow, ThreadMessageRow
+from placet.rows import CONVERSATION, STATE, FactKey, RetryRow, ThreadMessageRow
 from placet.statuses import RUN_TERMINAL
 from placet.values import Usage
 from placet_planner.replies import Fault, check_words, correction, read_plan, received
@@ -45,6 +49,7 @@ from placet_planner.state import ThreadState
 
 MODEL_RETRIES = RetryPolicy(attempts_max=4)
 """A model call is a read, and providers are busy at times: four attempts over some seven seconds."""
+_CHAT: TypeAdapter[ChatMessage] = TypeAdapter(ChatMessage)
 CORRECTIONS_MAX = 2
 """Replies of one turn that are given back because they cannot be used."""
 
@@ -55,11 +60,14 @@ class ThreadMachine:
     name = THREAD
     state_type = ThreadState
     messages: frozenset[type[Message]] = frozenset(
-        {TakeTurn, ModelAnswered, ModelFailed, RetryTurn, TurnLeaseEnded, CloseThread}
+        {TakeTurn, ModelAnswered, ModelFailed, RetryTurn, TurnLeaseEnded, StopTurn, CloseThread}
     )
 
     def reads(self, message: Message) -> Sequence[FactKey]:
         """Only whether the run has ended, where a message says so. A turn itself rests on no fact."""
+        if isinstance(message, TakeTurn) and message.forked_from is not None:
+            sub = f"{message.turn - 1}@{message.forked_from}"
+            return (FactKey(CONVERSATION, message.run_id, message.thread_id, sub),)
         return (FactKey(STATE, message.run_id, RUN, ""),) if isinstance(message, CloseThread) else ()
 
     def transition(
@@ -75,6 +83,8 @@ class ThreadMachine:
             return _take(state, message, facts, now_ms)
         if isinstance(message, CloseThread):
             return _close(state, message, facts)
+        if isinstance(message, StopTurn):
+            return _stop(state, message)
         if state is None:
             return _unknown(message)
         match message:
@@ -103,9 +113,7 @@ def _take(state: ThreadState | None, message: TakeTurn, facts: Facts, now_ms: In
     """Take the next turn; a repeat of one that was taken changes nothing."""
     bodies = [said.model_dump_json() for said in message.append]
     asked = digest_hex(message.purpose, message.team, message.agent, *bodies)
-    before = state or ThreadState(
-        tenant=message.tenant, run_id=message.run_id, status="idle", thread_id=message.thread_id
-    )
+    before, earlier = (state, ()) if state is not None else _first(message, facts)
     if before.status == "closed":
         return absorb("the conversation is closed")
     if (message.turn == before.turn and asked == before.asked) or 0 < message.turn < before.turn:
@@ -113,9 +121,6 @@ def _take(state: ThreadState | None, message: TakeTurn, facts: Facts, now_ms: In
     if before.in_turn:
         told = f"turn {before.turn} is in work: turn {message.turn} can only follow it"
         return refuse(Code.TURN_BUSY, told, run_id=message.run_id, turn=before.turn)
-    if before.status == "failed":
-        told = f"turn {before.turn} failed: this conversation takes no more turns"
-        return refuse(Code.TURN_FAILED, told, run_id=message.run_id, turn=before.turn)
     if message.turn != before.turn + 1:
         told = f"turn {before.turn + 1} is next, not turn {message.turn}"
         return refuse(Code.TURN_MISMATCH, told, run_id=message.run_id, turn=before.turn)
@@ -129,11 +134,30 @@ def _take(state: ThreadState | None, message: TakeTurn, facts: Facts, now_ms: In
             "attempt": 0,
             "failures": 0,
             "corrections": 0,
+            "lost": 0,
+            "partial_text": "",
             "usage": Usage(),
         }
     )
-    rows = _rows(before, message.append, bodies, now_ms)
-    return _call(turn.model_copy(update={"messages": before.messages + len(rows)}), facts, now_ms, *rows)
+    if earlier is None:
+        lost = f"what was said in the run {message.forked_from} before turn {message.turn} is not known"
+        return _give_up(turn, Failure(code=Code.NOT_FOUND, message=lost))
+    said = [*(_CHAT.validate_json(body) for body in earlier), *message.append]
+    rows = _rows(before, said, [*earlier, *bodies], now_ms)
+    begun = turn.model_copy(update={"messages": before.messages + len(rows)})
+    if begun.stop == begun.turn:  # the interruption has overtaken it
+        return _give_up(begun, INTERRUPTED, *rows)
+    return _call(begun, facts, now_ms, *rows)
+
+
+def _first(message: TakeTurn, facts: Facts) -> tuple[ThreadState, tuple[str, ...] | None]:
+    """A conversation that begins, and what was said in it before the run was forked; None where nobody knows."""
+    state = ThreadState(tenant=message.tenant, run_id=message.run_id, status="idle", thread_id=message.thread_id)
+    if message.forked_from is None:
+        return state, ()
+    before = state.model_copy(update={"turn": message.turn - 1})
+    row = facts.conversation(message.run_id, message.thread_id, message.forked_from, message.turn - 1)
+    return before, row.bodies if row is not None and row.tenant == message.tenant else None
 
 
 def _call(state: ThreadState, facts: Facts, now_ms: Instant, *effects: Effect) -> Transition[ThreadState]:
@@ -204,6 +228,11 @@ def _reported(state: ThreadState, then: Transition[ThreadState]) -> Transition[T
 
 def _heard(before: ThreadState, reply: ModelReply, facts: Facts, now_ms: Instant) -> Transition[ThreadState]:
     state = before.model_copy(update={"usage": before.usage.plus(reply.usage)})
+    if reply.handle and before.handle not in ("", reply.handle):
+        lost = "the model went on in another session: the one of this conversation is lost, and none takes its place"
+        return _give_up(state, Failure(code=Code.HANDLE_LOST, message=lost))
+    if reply.handle != before.handle and reply.handle:
+        state = state.model_copy(update={"handle": reply.handle})
     if state.purpose != "plan":
         fault = check_words(reply, state.purpose)
         return _spoken(state, reply, now_ms) if fault is None else _correct(state, reply, fault, facts, now_ms)
@@ -288,7 +317,7 @@ def _give_up(state: ThreadState, failure: Failure, *effects: Effect) -> Transiti
 
 def _failed(state: ThreadState, message: ModelFailed, facts: Facts, now_ms: Instant) -> Transition[ThreadState]:
     if not _is_current(state, message):
-        return _late(state, message)
+        return _left_over(state, message) or _late(state, message)
     counted = state.model_copy(update={"failures": state.failures + 1, "usage": state.usage.plus(message.usage)})
     return _reported(state, _again(counted, message.failure, facts, now_ms, lost=False))
 
@@ -304,7 +333,7 @@ def _lease_ended(state: ThreadState, message: TurnLeaseEnded, facts: Facts, now_
         message=f"whoever made attempt {state.attempt} did not report back",
         error_class=ErrorClass.TRANSIENT,
     )
-    return _again(state, failure, facts, now_ms, lost=True)
+    return _again(state.model_copy(update={"lost": state.lost + 1}), failure, facts, now_ms, lost=True)
 
 
 def _again(
@@ -317,7 +346,8 @@ def _again(
     whole = lost or state.attempt >= limits.ATTEMPTS_MAX
     inputs = RetryInputs(
         subject=f"{state.thread_id}/{state.turn}",
-        error_class=failure.error_class,
+        # A session that is gone is gone, whatever its adapter thinks of trying again.
+        error_class=ErrorClass.PERMANENT if failure.code is Code.HANDLE_LOST else failure.error_class,
         certainty=Certainty.NOT_EXECUTED,
         repeatable=True,
         attempt=state.attempt if whole else state.failures,
@@ -375,8 +405,39 @@ def _close(state: ThreadState | None, message: CloseThread, facts: Facts) -> Tra
         return move(
             ThreadState(tenant=message.tenant, run_id=message.run_id, status="closed", thread_id=message.thread_id)
         )
-    if state.status in ("failed", "closed"):
-        return absorb(f"the conversation is {state.status}")
+    if state.status == "closed":
+        return absorb("the conversation is closed")
     stop = Stop(tenant=state.tenant, run_id=state.run_id, machine=THREAD, key=state.thread_id, reason=message.reason)
     signals = (Invoke(stop), Withdraw(_lease(state))) if state.status == "calling" else ()
     return move(state.model_copy(update={"status": "closed"}), *signals)
+
+
+# ── a user interrupts a turn ───────────────────────────────────────────────────────────
+
+INTERRUPTED = Failure(
+    code=Code.TURN_INTERRUPTED, message="the turn was interrupted by a user", error_class=ErrorClass.CANCELLED
+)
+
+
+def _stop(state: ThreadState | None, message: StopTurn) -> Transition[ThreadState]:
+    """End the turn that is named; any other one is left alone (J12)."""
+    before = state or ThreadState(
+        tenant=message.tenant, run_id=message.run_id, status="idle", thread_id=message.thread_id
+    )
+    if before.status == "closed":
+        return absorb("the conversation is closed")
+    if message.turn == before.turn + 1 and not before.in_turn and before.stop != message.turn:
+        return move(before.model_copy(update={"stop": message.turn}))  # the turn has not come yet, and need not begin
+    if message.turn != before.turn or not before.in_turn:
+        return absorb(f"turn {message.turn} is not in work")
+    stop = Stop(tenant=before.tenant, run_id=before.run_id, machine=THREAD, key=before.thread_id, reason=message.reason)
+    signals = (Invoke(stop), Withdraw(_lease(before))) if before.status == "calling" else ()
+    return _give_up(before.model_copy(update={"stop": message.turn}), INTERRUPTED, *signals)
+
+
+def _left_over(state: ThreadState, message: ModelFailed) -> Transition[ThreadState] | None:
+    """What a stopped call had said by then is kept, once, as evidence; it changes nothing else (J08)."""
+    stopped = state.status in ("failed", "closed") and (message.turn, message.attempt) == (state.turn, state.attempt)
+    if not stopped or not message.partial_text or state.partial_text:
+        return None
+    return move(state.model_copy(update={"partial_text": message.partial_text}))

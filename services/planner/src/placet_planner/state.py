@@ -39,6 +39,14 @@ class ThreadState(State):
     incarnation: int = 0
     due_ms: Instant = Instant(0)
     """Before this instant no next attempt begins."""
+    lost: int = 0
+    """Attempts of this turn that were interrupted: whoever made them did not report."""
+    stop: int = 0
+    """The last turn that a user has interrupted."""
+    handle: str = ""
+    """The live session that the conversation hangs on."""
+    partial_text: str = ""
+    """What had come of the last turn's reply when it was stopped: evidence, no part of the conversation."""
 
     @property
     def in_turn(self) -> bool:
@@ -63,4 +71,5 @@ class ThreadState(State):
             agent=self.agent,
             messages=self.messages,
             timeout_ms=timeout_ms,
+            handle=self.handle,
         )

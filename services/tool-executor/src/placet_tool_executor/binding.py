@@ -7,12 +7,8 @@ Whatever that is, today's schema must read the raw input as the reviewed one, in
 
 from __future__ import annotations
 
-from typing import Any
-
 from placet.calls import ToolSpec
-from placet.canonical import canonical_text, parse_canonical
 from placet.facts import Facts
-from placet.hash_scope import is_declared, load_bearing, load_bearing_text
 from placet.requests import ApprovalRequest
 from placet.rows import OperationRow
 
@@ -43,11 +39,3 @@ def changed_since(row: OperationRow, request: ApprovalRequest | None, spec: Tool
         return None
     reviewed, today = request.app_version or row.app_version, facts.app_version
     return None if today == reviewed else f"the application had version {reviewed} and has {today} by now"
-
-
-def reads_as_reviewed(row: OperationRow, read: dict[str, Any], spec: ToolSpec) -> bool:
-    """Whether today's schema reads the input as it was reviewed. What runs is the reviewed text all the same."""
-    if not is_declared(spec):
-        return canonical_text(read) == row.input_text
-    reviewed = parse_canonical(row.input_text)
-    return isinstance(reviewed, dict) and load_bearing_text(spec, read) == canonical_text(load_bearing(spec, reviewed))

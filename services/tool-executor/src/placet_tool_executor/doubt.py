@@ -14,7 +14,7 @@ from placet.canonical import parse_canonical
 from placet.errors import Certainty, Code, ContractError, Failure
 from placet.facts import Facts
 from placet.instants import Instant, later, rfc3339
-from placet.machine import Effect, Invoke, Record, Send, Transition, absorb, move, not_yet
+from placet.machine import Effect, Invoke, Record, Send, Transition, absorb, move, not_yet, timer
 from placet.messages import (
     OPERATION,
     OperationDoubtful,
@@ -206,7 +206,7 @@ def begin_probe(
     probing = state.model_copy(
         update={"probing": True, "lease_until_ms": until_ms, "incarnation": facts.incarnation, "pool": spec.pool}
     )
-    return move(probing, Invoke(call), Send(lease_ended(probing), not_before=until_ms))
+    return move(probing, Invoke(call), timer(lease_ended(probing), until_ms))
 
 
 def probe_again(state: OperationState, failure: Failure, facts: Facts, now_ms: Instant) -> Transition[OperationState]:
@@ -290,6 +290,7 @@ def _question(state: OperationState, facts: Facts, now_ms: Instant) -> ApprovalR
             tool_version=row.tool_version,
             tool_schema_digest=row.tool_schema_digest,
             policy_version=row.policy_version,
+            policy_digest=row.policy_digest,
             app_version=row.app_version,
             asker_machine=OPERATION,
             asker_key=state.operation_id,

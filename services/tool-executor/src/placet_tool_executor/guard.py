@@ -13,12 +13,15 @@ from placet.calls import ToolSpec
 from placet.canonical import canonical_text
 from placet.errors import Code, ContractError, ErrorClass, Failure, TerminalError
 from placet.facts import Facts
+from placet.freezing import FREEZE, freeze_run
+from placet.hash_scope import reads_as_reviewed
 from placet.instants import Instant
-from placet.messages import RUN, ExecuteOperation, RetryOperation
+from placet.messages import OPERATION, RUN, ExecuteOperation, RetryOperation
 from placet.requests import ApprovalRequest, ToolCallContent, follows, verified_content
 from placet.rows import OperationRow
 from placet.statuses import RUN_TERMINAL
-from placet_tool_executor.binding import changed_since, reads_as_reviewed
+from placet_tool_executor.binding import changed_since
+from placet_tool_executor.freezes import held_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,14 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
+class Freeze:
+    """It may start, and does not now. `opened`: whether there is a freeze to be lifted; else its state is missing."""
+
+    reason: str
+    opened: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Refusal:
     """It must not start, now or later."""
 
@@ -52,7 +63,9 @@ class Refusal:
     """The approval was not used in time: with another one it may start."""
 
 
-def judge_start(message: ExecuteOperation | RetryOperation, facts: Facts, now_ms: Instant) -> Permit | Hold | Refusal:
+def judge_start(
+    message: ExecuteOperation | RetryOperation, facts: Facts, now_ms: Instant
+) -> Permit | Hold | Freeze | Refusal:
     """The first rule that speaks against a start, or the permit."""
     row = proposed = facts.operation(message.run_id, message.operation_id)
     if row is None or proposed is None or row.tenant != message.tenant:
@@ -78,6 +91,8 @@ def judge_start(message: ExecuteOperation | RetryOperation, facts: Facts, now_ms
     limits_ms = [at for at in (approval, row.deadline_ms) if at is not None]
     if row.deadline_ms is not None and now_ms >= row.deadline_ms:
         return Refusal(_failure(Code.DEADLINE, "the operation's deadline has passed", ErrorClass.TIMEOUT))
+    if (frozen := held_by(row.tenant, row.tool, facts)) is not None:
+        return Freeze(frozen, opened=facts.status(freeze_run(row.tenant), OPERATION, FREEZE) is not None)
     edited = row.input_text != proposed.input_text
     return Permit(row, spec, Instant(min(limits_ms)) if limits_ms else None, edited)
 
@@ -175,7 +190,7 @@ def _tool(row: OperationRow, facts: Facts) -> ToolSpec | Refusal:
         read = facts.validate_input(row.tool, raw) if isinstance(raw, dict) else None
         if isinstance(read, Failure):
             return Refusal(read)
-        if read is not None and reads_as_reviewed(row, read, spec):
+        if read is not None and reads_as_reviewed(spec, read, row.input_text):
             return spec
     except ContractError as error:
         return _refuse(Code.TOOL_INPUT_INVALID, f"the input cannot be read any more: {error.message}")

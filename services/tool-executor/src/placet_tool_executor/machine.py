@@ -10,13 +10,15 @@ on, so the effect class decides. A message is a hint: guards are read from rows,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from placet.calls import EffectClass, Executed, NotExecuted, ToolOutcome, Unsure
 from placet.canonical import canonical_text
 from placet.errors import Certainty, Code, ErrorClass, Failure, TerminalError
 from placet.facts import Facts
+from placet.freezing import FreezeOperations
 from placet.instants import Instant, later
-from placet.machine import Effect, Invoke, Receipt, Reply, Transition, absorb, move, not_yet, refuse
+from placet.machine import Effect, Invoke, Receipt, Reply, Transition, Withdraw, absorb, move, not_yet, pass_on, refuse
 from placet.messages import (
     OPERATION,
     RUN,
@@ -34,11 +36,21 @@ from placet.requests import verify_request
 from placet.rows import STATE, FactKey
 from placet.statuses import OPERATION_TERMINAL, RUN_TERMINAL
 from placet_tool_executor.doubt import again, ask, begin_probe, doubtful, must_ask, probe_again
-from placet_tool_executor.guard import Hold, Permit, Refusal, judge_start
+from placet_tool_executor.freezes import FROZEN_MS, freeze_key, opened_first, switch
+from placet_tool_executor.guard import Freeze, Hold, Permit, Refusal, judge_start
 from placet_tool_executor.late import happened_before
 from placet_tool_executor.pools import at_home, elsewhere
 from placet_tool_executor.state import OperationState
-from placet_tool_executor.steps import attempt_ended, cancelled, executed, finish, question_closed, start, stopped
+from placet_tool_executor.steps import (
+    attempt_ended,
+    cancelled,
+    executed,
+    finish,
+    lease_ended,
+    question_closed,
+    start,
+    stopped,
+)
 
 UNRELEASED_MS = 10_000
 """When to look again whether the run has released what it holds."""
@@ -59,6 +71,7 @@ class OperationMachine:
             ProbeOperation,
             CancelOperation,
             ApprovalDecided,
+            FreezeOperations,
         }
     )
 
@@ -70,7 +83,11 @@ class OperationMachine:
         run_id = message.run_id
         match message:
             case ExecuteOperation() | RetryOperation():
-                own = (FactKey("operation", run_id, message.operation_id), FactKey(STATE, run_id, RUN, ""))
+                own: tuple[FactKey, ...] = (
+                    FactKey("operation", run_id, message.operation_id),
+                    FactKey(STATE, run_id, RUN, ""),
+                    freeze_key(message.tenant),
+                )
                 return own if message.request_id is None else own + _approval(run_id, message.request_id)
             case CancelOperation():
                 return FactKey("operation", run_id, message.operation_id), FactKey(STATE, run_id, RUN, "")
@@ -88,6 +105,8 @@ class OperationMachine:
     ) -> Transition[OperationState]:
         """What the message does. Another tenant's operation looks like none."""
         known = state if state is not None and state.tenant == message.tenant else None
+        if isinstance(message, FreezeOperations):
+            return switch(known, message, facts, now_ms)
         if isinstance(message, ExecuteOperation):
             return _execute(state, known, message, facts, now_ms, self._pool)
         if isinstance(message, CancelOperation) and state is None:
@@ -99,9 +118,9 @@ class OperationMachine:
             case RetryOperation():
                 return _retry(known, message, facts, now_ms, self._pool)
             case ToolReturned():
-                return _returned(known, message, facts, now_ms)
+                return _reported(known, message, _returned(known, message, facts, now_ms))
             case ToolProbed():
-                return _probed(known, message, facts, now_ms)
+                return _reported(known, message, _probed(known, message, facts, now_ms))
             case OperationLeaseEnded():
                 return _lease_ended(known, message, facts, now_ms)
             case ProbeOperation():
@@ -146,6 +165,10 @@ def _execute(
     match verdict:
         case Hold():
             return absorb(verdict.reason)
+        case Freeze(opened=True):
+            return pass_on(message, verdict.reason, later(now_ms, FROZEN_MS))
+        case Freeze():
+            return opened_first(message, verdict.reason, now_ms)
         case Permit() if served not in (None, verdict.spec.pool):
             return elsewhere(message, verdict.spec, now_ms)
         case Permit():
@@ -182,6 +205,8 @@ def _retry(
             return not_yet(state, at_home(state, message), later(now_ms, UNRELEASED_MS))
         case Hold():
             return absorb(verdict.reason)
+        case Freeze():
+            return not_yet(state, at_home(state, message), later(now_ms, FROZEN_MS))
         case Permit() if state.contradicted is not None:
             return ask(state, facts, now_ms)
         case Permit() if served not in (None, verdict.spec.pool):
@@ -205,6 +230,18 @@ def _not_again(state: OperationState, refusal: Refusal, facts: Facts, now_ms: In
 
 
 # ── results ────────────────────────────────────────────────────────────────────────────
+
+
+def _reported(
+    state: OperationState, message: ToolReturned | ToolProbed, then: Transition[OperationState]
+) -> Transition[OperationState]:
+    """Where the call that a lease covers has reported, nobody need ask what became of it."""
+    covered = (state.n, state.probe) if state.probing else (state.n, 0)
+    reported = (message.attempt, message.probe if isinstance(message, ToolProbed) else 0)
+    under_way = state.probing or state.status == "started"
+    if then.kind != "moved" or not under_way or covered != reported:
+        return then
+    return replace(then, effects=(*then.effects, Withdraw(lease_ended(state))))
 
 
 def _returned(

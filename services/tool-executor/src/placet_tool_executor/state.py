@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
 
 from placet.calls import EffectClass, ToolSpec
 from placet.errors import Failure
+from placet.freezing import STATUS_PATTERN, Frozen
 from placet.instants import Instant
 from placet.machine import State
 from placet.values import PoolName
@@ -13,14 +16,20 @@ from placet.values import PoolName
 Status = Literal[
     "lapsed", "started", "waiting", "reconciling", "needs_operator", "succeeded", "failed", "refused", "cancelled"
 ]
+FreezeStatus = Annotated[str, StringConstraints(pattern=STATUS_PATTERN)]
+"""Of the one state that says what is frozen (freezes)."""
 REPEATABLE = frozenset({EffectClass.READ_ONLY, EffectClass.IDEMPOTENT})
 """Effect classes of which an attempt with an unknown outcome may simply be repeated."""
+
+
+def _is_none(value: object) -> bool:
+    return value is None
 
 
 class OperationState(State):
     """The execution record of one side effect. Input and approval are rows, not state."""
 
-    status: Status
+    status: Status | FreezeStatus
     operation_id: str
     request_id: str | None = None
     """The approval that every start is guarded by; None where a policy allowed it."""
@@ -62,6 +71,8 @@ class OperationState(State):
     question_id: str | None = None
     """What a person was asked about attempt n."""
     question_hash: str | None = None
+    frozen: tuple[Frozen, ...] | None = Field(default=None, exclude_if=_is_none)
+    """Of the state that says what is frozen: the switches that are on."""
 
     @property
     def surely_not(self) -> bool:

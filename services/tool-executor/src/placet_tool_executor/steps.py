@@ -7,7 +7,7 @@ from placet.activities import RunTool, Stop
 from placet.calls import Executed
 from placet.errors import Certainty, Code, ErrorClass, Failure
 from placet.instants import Instant, later
-from placet.machine import Effect, Invoke, Record, Send, Transition, move
+from placet.machine import Effect, Invoke, Record, Send, Transition, move, timer
 from placet.messages import OPERATION, CloseApproval, OperationDone, OperationLeaseEnded
 from placet.rows import AttemptEndRow, AttemptRow
 from placet_tool_executor.guard import Permit
@@ -67,8 +67,8 @@ def start(
         timeout_ms=timeout_ms,
         pool=spec.pool,
     )
-    timer = Send(lease_ended(started), not_before=until_ms)
-    return move(started, Record(attempt), Invoke(call), timer, before_ms=permit.before_ms)
+    lease = timer(lease_ended(started), until_ms)
+    return move(started, Record(attempt), Invoke(call), lease, before_ms=permit.before_ms)
 
 
 def lease_ended(state: OperationState) -> OperationLeaseEnded:
@@ -115,6 +115,7 @@ def finish(
             "status": status,
             "result_text": result_text,
             "failure": failure,
+            "request_id": state.request_id if status == "lapsed" else None,
         }
     )
     return move(state.model_copy(update={"status": status, "probing": False}), *effects, Send(done))

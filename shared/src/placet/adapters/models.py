@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, assert_never
@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from placet import limits
 from placet.activities import CallModel
+from placet.adapters.model_streams import in_pieces
 from placet.application import Agent, App
 from placet.calls import AssistantReply, ChatMessage, ModelReply, ToolCall, ToolResults, UserText
 from placet.errors import Certainty, Code, ErrorClass, Failure
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from pydantic_ai.providers import Provider
     from pydantic_ai.settings import ModelSettings
     from pydantic_ai.tools import ToolDefinition
+
+Ask = Callable[..., Awaitable["ModelResponse"]]
+"""Makes one request of a model of the library's."""
 
 RAW_BYTES_MAX = limits.JSON_BYTES_MAX // 2
 """The provider's message is stored beside what we read from it, in one message."""
@@ -77,17 +81,33 @@ class ModelCaller:
 
     async def call(self, activity: CallModel, conversation: Sequence[ChatMessage]) -> ModelReply:
         """The model's reply. Raises ActivityError with code MODEL_FAILED or MODEL_ANSWER_INVALID; never retries."""
+        from pydantic_ai.direct import model_request
+
+        return await self._asked(activity, conversation, model_request)
+
+    async def stream(
+        self, activity: CallModel, conversation: Sequence[ChatMessage], said: Callable[[str], None]
+    ) -> ModelReply:
+        """As ports.Streaming. A model whose provider, or whose client, cannot stream is asked in one piece."""
+
+        async def streamed(model: Any, messages: Any, **given: Any) -> ModelResponse:
+            response = await in_pieces(model, messages, said, **given)
+            if response is None:
+                raise _failed("the model's answer broke off before its end", ErrorClass.TRANSIENT)
+            return response
+
+        return await self._asked(activity, conversation, streamed)
+
+    async def _asked(self, activity: CallModel, conversation: Sequence[ChatMessage], ask: Ask) -> ModelReply:
         agent = self._app.agents.get(activity.agent)
         team = self._app.team_spec(activity.team)
         if agent is None or team is None:
             what = f"there is no agent {activity.agent!r}" if agent is None else f"there is no team {activity.team!r}"
             raise _failed(what, ErrorClass.INVALID)
         await self.warm()
-        from pydantic_ai.direct import model_request
-
         model = await self._model(agent, activity, conversation)
         try:
-            response = await model_request(
+            response = await ask(
                 model,
                 _to_messages(conversation),
                 model_settings=_settings(activity, model),

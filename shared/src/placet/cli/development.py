@@ -6,7 +6,7 @@ import importlib
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -28,6 +28,7 @@ def dev(
     port: Annotated[int, typer.Option(min=0, max=65_535, help="0: any free one.")] = PORT,
     host: Annotated[str, typer.Option(help="An address of this machine only.")] = "127.0.0.1",
     tenant: Annotated[str, typer.Option(help="Whose data this is.")] = "default",
+    browser: Annotated[bool | None, typer.Option(help="Open the inbox; by default where there is a screen.")] = None,
     as_json: Json = False,
 ) -> int:
     """Run the whole system in one process on SQLite. What it was doing when it was stopped or killed goes on."""
@@ -43,18 +44,44 @@ def dev(
     data_dir = data or session.of(ctx).data_dir or data_dir_of(os.environ)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
 
-    def ready(url: str) -> None:
+    def ready(url: str, way_in: str) -> None:
+        if browser or (browser is None and not as_json and _has_screen()):
+            _open_soon(url + way_in)
         if as_json:
-            output.json_line({"url": url, "data_dir": str(data_dir), "app": app, "pid": os.getpid()})
+            output.json_line(
+                {"url": url, "inbox": url + way_in, "data_dir": str(data_dir), "app": app, "pid": os.getpid()}
+            )
             return
         output.line(f"Placet runs {app} at {url}; data in {data_dir}. Stop it with Ctrl-C.")
         team = next(iter(loaded.teams), "TEAM")
         output.line(f"Start a run:  placet run start {output.safe(team)} --goal '…'")
         output.line("Decide:       placet inbox")
+        output.line(f"or in the browser, signed in once by this link: {url}{way_in}")
         sys.stdout.flush()
 
-    asyncio.run(embedded.serve(loaded, data_dir, host=host, port=port, tenant=tenant, on_ready=ready))
+    def stopping(waits_for: Sequence[str]) -> None:
+        for what in waits_for:
+            output.note(f"Waits for {output.safe(what)}.")
+        if waits_for:
+            output.note("Ctrl-C again ends at once; what is at work is then looked after by the next start.")
+
+    served = embedded.serve(loaded, data_dir, host=host, port=port, tenant=tenant, on_ready=ready, on_stopping=stopping)
+    asyncio.run(served)
     return exits.OK
+
+
+def _has_screen() -> bool:
+    """Whether a person sits at this machine who would see a browser's window."""
+    shows = sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    return shows and sys.stdout.isatty() and "SSH_CONNECTION" not in os.environ
+
+
+def _open_soon(url: str) -> None:
+    """Open a page. In a thread: a browser may take its time, and nothing waits for it."""
+    import threading
+    import webbrowser
+
+    threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
 
 def _embedded() -> Any:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from placet.errors import PlacetError
+    from placet.views import PartialText
 
 COLUMN_CHARS_MAX = 100
 """A cell that may be cut; the whole is one command away."""
@@ -35,6 +36,37 @@ def _json(value: Any, indent: int | None) -> str:
     plain = value if isinstance(value, dict | list) else value.model_dump(mode="json")
     # ASCII: a terminal shows even this document without acting on it.
     return json.dumps(plain, indent=indent)
+
+
+class Speaking:
+    """Writes pieces of replies as they come, each turn's on a line that begins with its name."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._turn = ""
+        self._seen: dict[str, tuple[int, int]] = {}
+        """Of each turn: the attempt, and how much of it was written."""
+
+    def heard(self, piece: PartialText) -> None:
+        """The next piece; what was written already, before a reconnect, is not written again."""
+        if (piece.attempt, piece.at) < self._seen.get(piece.turn, (0, 0)):
+            return
+        self._seen[piece.turn] = (piece.attempt, piece.at + len(piece.text))
+        if self._as_json:
+            json_line(piece)
+            return
+        if piece.turn != self._turn or piece.at == 0:
+            self.pause()
+            self._turn = piece.turn
+            sys.stdout.write(f"       {safe(piece.turn)}: ")
+        sys.stdout.write(" ".join(safe(part) for part in piece.text.split("\n")))
+        sys.stdout.flush()
+
+    def pause(self) -> None:
+        """Something else is written next."""
+        if self._turn:
+            sys.stdout.write("\n")
+            self._turn = ""
 
 
 def line(text: str = "") -> None:

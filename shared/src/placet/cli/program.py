@@ -11,15 +11,19 @@ from typing import Annotated, Any
 import typer
 
 from placet.cli import (
+    archiving,
     decisions,
     deployment,
     development,
     exits,
+    freezes,
     hashing,
     inbox,
+    instructions,
     keys,
     letters,
     operations,
+    patching,
     replaying,
     runs,
     session,
@@ -34,7 +38,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-run_app = typer.Typer(help="Start, list, look at, watch, cancel and account for runs.")
+archive_app = typer.Typer(help="Let go of runs that are over, or of their past: for the owner of the database.")
+run_app = typer.Typer(help="Start, look at, watch, continue, interrupt, cancel, account for, replay and fork runs.")
 keys_app = typer.Typer(help="Make the key with which you sign decisions; show what is to be registered of it.")
 operation_app = typer.Typer(help="Account for one side effect.")
 letters_app = typer.Typer(help="List messages that no rule accepted, look at one, send it again.")
@@ -64,7 +69,7 @@ def _root(
 
 @run_app.callback(invoke_without_command=True)
 def _run(ctx: typer.Context) -> int:
-    """Start, list, look at, watch, cancel and account for runs."""
+    """Start, look at, watch, continue, interrupt, cancel, account for, replay and fork runs."""
     if ctx.invoked_subcommand is None:
         print(ctx.get_help())
     return exits.OK
@@ -81,6 +86,14 @@ def _keys(ctx: typer.Context) -> int:
 @operation_app.callback(invoke_without_command=True)
 def _operation(ctx: typer.Context) -> int:
     """Account for one side effect."""
+    if ctx.invoked_subcommand is None:
+        print(ctx.get_help())
+    return exits.OK
+
+
+@archive_app.callback(invoke_without_command=True)
+def _archive(ctx: typer.Context) -> int:
+    """Let go of runs that are over, or of their past: for the owner of the database."""
     if ctx.invoked_subcommand is None:
         print(ctx.get_help())
     return exits.OK
@@ -105,6 +118,7 @@ app.command("respond")(decisions.respond)
 app.command("request-changes")(decisions.request_changes)
 app.command("resolve")(decisions.resolve)
 app.command("revoke")(decisions.revoke)
+app.command("stop")(freezes.stop)
 app.add_typer(operation_app, name="operation")
 app.add_typer(letters_app, name="dead-letters")
 app.add_typer(keys_app, name="keys")
@@ -112,10 +126,14 @@ app.command("hash")(hashing.hash_document)
 app.command("doctor")(development.doctor)
 app.command("describe")(development.describe)
 app.command("migrate")(deployment.migrate)
+app.add_typer(archive_app, name="archive")
 app.add_typer(deployment.topology_app, name="topology")
-for _name, _command in runs.COMMANDS.items():
+for _name, _command in (runs.COMMANDS | instructions.COMMANDS | patching.COMMANDS).items():
     run_app.command(_name)(_command)
 run_app.command("replay")(replaying.replay)
+run_app.command("fork")(replaying.fork)
+for _name, _command in archiving.COMMANDS.items():
+    archive_app.command(_name)(_command)
 for _name, _command in keys.COMMANDS.items():
     keys_app.command(_name)(_command)
 for _name, _command in operations.COMMANDS.items():

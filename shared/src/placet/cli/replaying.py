@@ -1,22 +1,23 @@
-"""Decides how a run is replayed by command: what it was at a version, and whether what is stored is what it did."""
+"""Decides how a run's past is looked at by command, checked against what is stored, and gone on with in a new run."""
 
 from __future__ import annotations
 
 import importlib
 import json
+import uuid
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from placet.cli import exits, output, session
 from placet.cli.runs import RunId
-from placet.cli.session import Json
+from placet.cli.session import Json, Person
 
 if TYPE_CHECKING:
     from placet.client import PlacetClient
+    from placet.kept_views import RunFacts
     from placet.runtime.replay import Step
     from placet.runtime.verifying import Kept, Verified
-    from placet.views import RunFacts
 
 LOOKS_MAX = 5
 """How often a run is read again that moved while it was read."""
@@ -32,15 +33,13 @@ def replay(
 
     Exit code 1 where anything is not what the journal says; the first difference is named.
     """
-    from placet.believing import ReplayedVoices
     from placet.ids import Address
     from placet.messages import RUN
     from placet.runtime.verifying import verify
 
     here = session.of(ctx)
     client, run_id = here.client(), here.run_id(run)
-    machines = _machines()(ReplayedVoices())
-    verified = verify(machines, _kept(client, run_id))
+    verified = verify(rules(), _kept(client, run_id))
     steps = verified.steps.get(Address(run_id, RUN, ""), [])
     shown = _shown(steps, to, verified)
     if as_json:
@@ -50,12 +49,51 @@ def replay(
     return exits.REFUSED if verified.differences else exits.OK
 
 
-def _machines() -> Any:
+def fork(
+    ctx: typer.Context,
+    run: RunId,
+    at: Annotated[int, typer.Option("--at", min=1, metavar="N", help="The version to begin from.")],
+    new_id: Annotated[
+        str | None, typer.Option("--id", metavar="NEW", help="The new run's id; the same again is the same run.")
+    ] = None,
+    timeout: Annotated[str | None, typer.Option(help="End the new run after this long: 90s, 10m, 2h.")] = None,
+    person: Person = None,
+    as_json: Json = False,
+) -> int:
+    """Start a new run from what a run was at a version. Its gates are asked anew; what was done stands.
+
+    What was under way then is not repeated unless a person says so. Versions: placet run replay RUN.
+    """
+    from placet.cli.times import length_ms
+    from placet.errors import Code, PlacetError
+
+    here = session.of(ctx)
+    client = here.client(person)
+    name = new_id or f"run-{uuid.uuid4().hex[:20]}"
+    try:
+        receipt = client.fork_run(
+            here.run_id(run), at=at, fork_id=name, timeout_ms=length_ms(timeout) if timeout is not None else None
+        )
+    except PlacetError as error:
+        if error.code is Code.OUTCOME_UNKNOWN and new_id is None:
+            output.note(f"To ask again for the same run, add --id {name}")
+        raise
+    if as_json:
+        output.document(receipt.model_dump(mode="json", exclude_none=True))
+    else:
+        output.line(receipt.run_id)
+        output.note(f"{receipt.answer}. Watch it: placet run watch {receipt.run_id}")
+    return exits.OK
+
+
+def rules() -> Any:
+    """Every machine, as it is for replaying: it believes the voices that a journal holds the keys of."""
     # By name: the library knows no service; the rules are installed with them.
+    from placet.believing import ReplayedVoices
     from placet.errors import Code, TerminalError
 
     try:
-        return importlib.import_module("placet_embedded.system").machines
+        return importlib.import_module("placet_embedded.system").machines(ReplayedVoices())
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("placet_"):
             raise

@@ -13,6 +13,7 @@ from placet.cli.session import Json, Person
 
 if TYPE_CHECKING:
     from placet.client import PlacetClient
+    from placet.plans import Release
     from placet.views import RunEvent, RunView
 
 
@@ -32,6 +33,19 @@ RunId = Annotated[
 ]
 
 
+def _release(given: str | None) -> Release | None:
+    """When approved calls are made. Raises ContractError(PARAMETER_INVALID)."""
+    from placet.errors import Code, ContractError
+
+    if given is None:
+        return None
+    if given == "all":
+        return "all"
+    if given == "each":
+        return "each"
+    raise ContractError(Code.PARAMETER_INVALID, f"--release is all or each, not {given!r}")
+
+
 def start(
     ctx: typer.Context,
     team: Annotated[str, typer.Argument(metavar="TEAM", help="A team of the application.")],
@@ -41,6 +55,10 @@ def start(
     plan_only: Annotated[bool, typer.Option("--plan-only", help="Stop at the plan; it is the answer.")] = False,
     run_id: Annotated[str | None, typer.Option("--id", help="The run's id; the same again is the same run.")] = None,
     timeout: Annotated[str | None, typer.Option(help="End the run after this long: 90s, 10m, 2h.")] = None,
+    release: Annotated[
+        str | None,
+        typer.Option(metavar="all|each", help="Make approved calls when nothing waits any more, or each at once."),
+    ] = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait until it ends, or waits for a person (exit code 3).")
     ] = False,
@@ -57,7 +75,11 @@ def start(
     name = run_id or f"run-{uuid.uuid4().hex[:20]}"
     try:
         receipt = client.submit_run(
-            team, run_id=name, timeout_ms=length_ms(timeout) if timeout is not None else None, **submission
+            team,
+            run_id=name,
+            timeout_ms=length_ms(timeout) if timeout is not None else None,
+            release=_release(release),
+            **submission,
         )
     except PlacetError as error:
         if error.code is Code.OUTCOME_UNKNOWN and run_id is None:
@@ -72,7 +94,7 @@ def start(
         return exits.OK
     if not as_json:
         output.note(f"{receipt.answer}: {receipt.run_id}")
-    return _wait(client, receipt.run_id, as_json=as_json)
+    return wait_for(client, receipt.run_id, as_json=as_json)
 
 
 def _submission(
@@ -92,11 +114,11 @@ def _submission(
     return {"mode": mode, "tasks": files.filled(files.read_tasks(file or "-"), values)}
 
 
-def _wait(client: PlacetClient, run_id: str, *, as_json: bool) -> int:
+def wait_for(client: PlacetClient, run_id: str, *, as_json: bool, after: int = 0) -> int:
     """Look at the run after each event; the events themselves only say that it is worth looking."""
     view = client.run(run_id)
     if not _rests(view):
-        for event in client.watch(run_id):
+        for event in client.watch(run_id, after=after):
             if not as_json:
                 output.note(_event_line(event))
             view = client.run(run_id)
@@ -175,10 +197,17 @@ def _tell(view: RunView) -> None:
         output.table(
             ["task", "status", "by", "title"],
             [
-                [output.safe(task.id), task.status, output.safe(task.assignee or ""), output.safe(task.title)]
+                [
+                    output.safe(task.id),
+                    "removed" if task.removed else task.status,
+                    output.safe(task.assignee or ""),
+                    output.safe(task.title),
+                ]
                 for task in view.tasks
             ],
         )
+    if view.plan_digest and not view.terminal:
+        output.line(f"plan:    {view.plan_digest}")
     if view.answer is not None:
         from placet.characters import visible
 
@@ -187,6 +216,12 @@ def _tell(view: RunView) -> None:
     for parked in view.parked:
         output.line(f"parked:  {output.safe(parked.reason)} [{output.safe(parked.code)}]")
         output.line(f"         placet dead-letters show {output.safe(parked.id)}")
+    for turn in view.turns:
+        if turn.status == "interrupted" or turn.interruptions:
+            again = f", and is at attempt {turn.attempt}" if turn.status in ("calling", "waiting") else ""
+            output.line(f"turn:    {output.safe(turn.turn)} was interrupted{again}")
+    if view.status == "suspended" and any(turn.status == "interrupted" for turn in view.turns):
+        output.line(f'waits:   for an instruction: placet run continue {output.safe(view.run_id)} "…"')
     for waiting in view.waiting_for:
         output.line(f"waits:   {output.safe(waiting.sentence)}")
         output.line(f"         placet show {waiting.request_id}")
@@ -198,25 +233,29 @@ def watch(
     after: Annotated[int, typer.Option(min=0, help="Begin after the event of this number.")] = 0,
     as_json: Json = False,
 ) -> int:
-    """What happens to a run, as it happens, until it ends. With --json one document per line."""
+    """What happens to a run, and what its agents say while they say it, until it ends; exit code 1 where it does not
+    succeed. With --json one document per line: those with `text` are pieces of replies, and no events."""
     here = session.of(ctx)
     run_id = here.run_id(run)
-    for event in here.client().watch(run_id, after=after):
+    speaking = output.Speaking(as_json=as_json)
+    for event in here.client().watch(run_id, after=after, on_text=speaking.heard):
+        speaking.pause()
         if as_json:
             output.json_line(event)
         else:
             output.line(_event_line(event))
+    speaking.pause()
+    view = here.client().run(run_id)
     if not as_json:
-        output.note(f"{output.safe(run_id)} has ended: {here.client().run(run_id).status}")
-    return exits.OK
+        output.note(f"{output.safe(run_id)} has ended: {view.status}")
+    return exits.REFUSED if view.terminal and view.status != "succeeded" else exits.OK
 
 
 def _event_line(event: RunEvent) -> str:
     from placet.cli.times import at
-    from placet.sentences import literal
+    from placet.run_events import told_of
 
-    detail = output.shortened(literal(event.detail)) if event.detail else ""
-    return f"{event.seq:>5}  {at(event.at_ms)}  {event.kind:<24} {output.safe(event.subject)} {detail}".rstrip()
+    return f"{event.seq:>5}  {at(event.at_ms)}  {output.safe(told_of(event))}"
 
 
 def cancel(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,21 +15,21 @@ from placet.client.calls import Call, T
 from placet.client.connection import Connection
 from placet.client.events import READ_TIMEOUT_S, RECONNECTS_MAX, Ended, EventReader, pause_s
 from placet.errors import RetryableError
+from placet.kept_views import JournalPage, RunFacts
 from placet.machine import Receipt
 from placet.messages import DecisionWord, Mode
-from placet.operation_views import OperationRecord
+from placet.operation_views import FreezeView, OperationRecord
 from placet.plans import PlannedTask, Release
 from placet.strict_json import JsonValue
 from placet.views import (
     AppView,
     DeadLetter,
     DeadLetterPage,
-    JournalPage,
+    PartialText,
     Redriven,
     RequestPage,
     RequestView,
     RunEvent,
-    RunFacts,
     RunPage,
     RunReceipt,
     RunView,
@@ -126,9 +126,62 @@ class AsyncPlacetClient:
         """One run."""
         return await self.call(calls.run(run_id))
 
+    async def fork_run(self, run_id: str, *, at: int, fork_id: str, timeout_ms: int | None = None) -> Receipt:
+        """Start a run from what another one was at a version. Its gates are asked anew; what was under way is not
+        repeated without a person's word. The same again is the same run."""
+        return await self.call(calls.fork_run(run_id, at=at, fork_id=fork_id, timeout_ms=timeout_ms))
+
     async def cancel_run(self, run_id: str, reason: str = "") -> Receipt:
         """End a run for good."""
         return await self.call(calls.cancel_run(run_id, reason))
+
+    async def continue_run(
+        self,
+        run_id: str,
+        instruction: str,
+        *,
+        instruction_id: str,
+        task: str | None = None,
+        after: str | None = None,
+        timeout_ms: int | None = None,
+    ) -> Receipt:
+        """Give a run that has ended, or was interrupted, a further instruction in the same conversation.
+
+        The same `instruction_id` again is the same instruction: `answer` is then `duplicate`. Raises TerminalError:
+        TURN_BUSY while another turn is in work, TURN_MISMATCH where its last turn is not `after`, RUN_TERMINAL.
+        """
+        return await self.call(
+            calls.continue_run(
+                run_id, instruction, instruction_id=instruction_id, task=task, after=after, timeout_ms=timeout_ms
+            )
+        )
+
+    async def interrupt_run(self, run_id: str, *, turn: str | None = None, reason: str = "") -> Receipt:
+        """Stop the turn in work; the run waits for its next instruction. `answer` is `nothing_interrupted` where none
+        is. Raises TerminalError TURN_MISMATCH for a turn that is not in work."""
+        return await self.call(calls.interrupt_run(run_id, turn=turn, reason=reason))
+
+    async def patch_plan(
+        self,
+        run_id: str,
+        *,
+        patch_id: str,
+        base: str = "",
+        add: Sequence[PlannedTask | Mapping[str, Any]] = (),
+        change: Sequence[PlannedTask | Mapping[str, Any]] = (),
+        remove: Sequence[str] = (),
+        reason: str = "",
+    ) -> Receipt:
+        """Propose a change of the plan under way: tasks to add, and tasks that have not begun to change (in whole) or
+        to remove. `outcome` is `applied`, or `request_id` names the question that people are asked.
+
+        The same `patch_id` again is the same patch. `base`: the run's `plan_digest`, where only that plan is meant.
+        Raises TerminalError: PLAN_CHANGED, PLAN_BUSY while something about the plan is decided, PLAN_INVALID with a
+        pointer, GATE_DENIED, RUN_TERMINAL.
+        """
+        return await self.call(
+            calls.patch_plan(run_id, patch_id=patch_id, base=base, add=add, change=change, remove=remove, reason=reason)
+        )
 
     async def run_receipt(self, run_id: str) -> RunReceipt:
         """Every side effect of a run, and on whose word it ran."""
@@ -146,14 +199,23 @@ class AsyncPlacetClient:
         """Every state and fact of a run, exactly as they are kept."""
         return await self.call(calls.facts(run_id))
 
-    async def watch(self, run_id: str, *, after: int = 0) -> AsyncIterator[RunEvent]:
-        """What happens to a run, from the event after number `after` on, until it ends. Reconnects by itself."""
+    async def watch(
+        self, run_id: str, *, after: int = 0, on_text: Callable[[PartialText], None] | None = None
+    ) -> AsyncIterator[RunEvent]:
+        """What happens to a run, from the event after number `after` on, until it ends. Reconnects by itself.
+
+        `on_text`: gets what models are saying, while they say it; some of it may be missed, and nothing is made of it.
+        """
         failures = 0
         while True:
             try:
-                async for event in self._stream(run_id, after):
+                async for event in self._stream(run_id, after, partial=on_text is not None):
                     if isinstance(event, Ended):
                         return
+                    if isinstance(event, PartialText):
+                        if on_text is not None:
+                            on_text(event)
+                        continue
                     failures, after = 0, event.seq
                     yield event
                 # Ended before the run did: the gateway is stopping.
@@ -165,12 +227,15 @@ class AsyncPlacetClient:
                 raise lost
             await asyncio.sleep(pause_s(failures))
 
-    async def _stream(self, run_id: str, after: int) -> AsyncIterator[RunEvent | Ended]:
+    async def _stream(self, run_id: str, after: int, *, partial: bool) -> AsyncIterator[RunEvent | PartialText | Ended]:
         reader = EventReader()
         headers = [*self._headers(None, has_body=False), (b"Last-Event-ID", str(after).encode())]
         timeout = httpx.Timeout(TIMEOUT_S, read=READ_TIMEOUT_S)
+        path = calls.events_path(run_id, partial=partial)
         try:
-            async with self._http.stream("GET", calls.events_path(run_id), headers=headers, timeout=timeout) as answer:
+            async with self._http.stream(
+                "GET", calls.events_path(run_id, partial=partial), headers=headers, timeout=timeout
+            ) as answer:
                 if answer.status_code == httpx.codes.NO_CONTENT:
                     yield Ended(status="")
                     return
@@ -230,6 +295,18 @@ class AsyncPlacetClient:
     async def operation(self, operation_id: str) -> OperationRecord:
         """Everything that is known of one side effect, from its id alone."""
         return await self.call(calls.operation(operation_id))
+
+    async def frozen(self) -> FreezeView:
+        """Which operations are not started now, by whom it is, why and since when."""
+        return await self.call(calls.frozen())
+
+    async def freeze(self, reason: str, tool: str | None = None) -> Receipt:
+        """Start nothing more, of all tools or of one. What has started goes on; nothing loses its approval by it."""
+        return await self.call(calls.freeze(reason, tool))
+
+    async def thaw(self, tool: str | None = None) -> Receipt:
+        """Lift the freeze of all tools, or the one of this tool."""
+        return await self.call(calls.thaw(tool))
 
     async def dead_letters(self, *, run_id: str | None = None, limit: int = 100) -> DeadLetterPage:
         """Messages that no rule accepted, newest first."""

@@ -11,20 +11,19 @@ from urllib.parse import quote
 from pydantic import BaseModel, ValidationError
 
 from placet.errors import Code, ContractError, PlacetError, RetryableError, TerminalError
+from placet.kept_views import JournalPage, RunFacts
 from placet.machine import Receipt
 from placet.messages import DecisionWord, Mode
-from placet.operation_views import OperationRecord
+from placet.operation_views import FreezeView, OperationRecord
 from placet.plans import PlannedTask, Release
 from placet.strict_json import JsonValue
 from placet.views import (
     AppView,
     DeadLetter,
     DeadLetterPage,
-    JournalPage,
     Redriven,
     RequestPage,
     RequestView,
-    RunFacts,
     RunPage,
     RunReceipt,
     RunView,
@@ -72,16 +71,12 @@ def submit_run(
     release: Release | None = None,
 ) -> Call[Receipt]:
     """Start a run under an id of the caller's."""
-    planned = [
-        task.model_dump(mode="json", exclude_none=True) if isinstance(task, PlannedTask) else dict(task)
-        for task in tasks
-    ]
     body = _given(
         run_id=run_id,
         team=team,
         mode=mode,
         goal=goal or None,
-        tasks=planned or None,
+        tasks=_plain(tasks) or None,
         timeout_ms=timeout_ms,
         release=release,
     )
@@ -98,9 +93,63 @@ def run(run_id: str) -> Call[RunView]:
     return Call("GET", _at("runs", run_id), RunView)
 
 
+def fork_run(run_id: str, *, at: int, fork_id: str, timeout_ms: int | None = None) -> Call[Receipt]:
+    """Start a run, under an id of the caller's, from what another one was at a version."""
+    body = _given(at=at, run_id=fork_id, timeout_ms=timeout_ms)
+    return Call("POST", _at("runs", run_id, "fork"), Receipt, body)
+
+
 def cancel_run(run_id: str, reason: str = "") -> Call[Receipt]:
     """End a run for good."""
     return Call("POST", _at("runs", run_id, "cancel"), Receipt, {"reason": reason})
+
+
+def continue_run(
+    run_id: str,
+    instruction: str,
+    *,
+    instruction_id: str,
+    task: str | None = None,
+    after: str | None = None,
+    timeout_ms: int | None = None,
+) -> Call[Receipt]:
+    """Give a run a further instruction."""
+    body = _given(instruction=instruction, instruction_id=instruction_id, task=task, after=after, timeout_ms=timeout_ms)
+    return Call("POST", _at("runs", run_id, "continue"), Receipt, body)
+
+
+def interrupt_run(run_id: str, *, turn: str | None = None, reason: str = "") -> Call[Receipt]:
+    """Stop the turn in work."""
+    return Call("POST", _at("runs", run_id, "interrupt"), Receipt, _given(turn=turn, reason=reason))
+
+
+def patch_plan(
+    run_id: str,
+    *,
+    patch_id: str,
+    base: str = "",
+    add: Sequence[PlannedTask | Mapping[str, Any]] = (),
+    change: Sequence[PlannedTask | Mapping[str, Any]] = (),
+    remove: Sequence[str] = (),
+    reason: str = "",
+) -> Call[Receipt]:
+    """Propose a change of the plan under way."""
+    body = _given(
+        patch_id=patch_id,
+        base=base or None,
+        add=_plain(add) or None,
+        change=_plain(change) or None,
+        remove=list(remove) or None,
+        reason=reason or None,
+    )
+    return Call("POST", _at("runs", run_id, "plan"), Receipt, body)
+
+
+def _plain(tasks: Sequence[PlannedTask | Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        task.model_dump(mode="json", exclude_none=True) if isinstance(task, PlannedTask) else dict(task)
+        for task in tasks
+    ]
 
 
 def run_receipt(run_id: str) -> Call[RunReceipt]:
@@ -123,9 +172,9 @@ def facts(run_id: str) -> Call[RunFacts]:
     return Call("GET", _at("runs", run_id, "facts"), RunFacts)
 
 
-def events_path(run_id: str) -> str:
-    """Where a run is watched."""
-    return _at("runs", run_id, "events")
+def events_path(run_id: str, *, partial: bool = False) -> str:
+    """Where a run is watched; `partial`: with pieces of replies."""
+    return _at("runs", run_id, "events") + ("?partial=true" if partial else "")
 
 
 def requests(*, state: str = "open", limit: int = 50, after: str | None = None) -> Call[RequestPage]:
@@ -173,6 +222,21 @@ def revoke(request_id: str, reason: str = "") -> Call[Receipt]:
 def operation(operation_id: str) -> Call[OperationRecord]:
     """Everything that is known of one side effect."""
     return Call("GET", _at("operations", operation_id), OperationRecord)
+
+
+def frozen() -> Call[FreezeView]:
+    """What is not started now."""
+    return Call("GET", _at("freeze"), FreezeView)
+
+
+def freeze(reason: str, tool: str | None = None) -> Call[Receipt]:
+    """Start nothing more, of all tools or of one."""
+    return Call("POST", _at("freeze"), Receipt, _given(reason=reason, tool=tool))
+
+
+def thaw(tool: str | None = None) -> Call[Receipt]:
+    """Lift that."""
+    return Call("DELETE", _at("freeze"), Receipt, query=_given(tool=tool))
 
 
 def dead_letters(*, run_id: str | None = None, limit: int = 100) -> Call[DeadLetterPage]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from placet.views import RunEvent
+from placet.views import PartialText, RunEvent
 
 RECONNECTS_MAX = 8
 """Broken streams in a row, without an event in between, before it is given up."""
@@ -32,7 +32,7 @@ class EventReader:
     _event: str = ""
     _data: list[str] = field(default_factory=list)
 
-    def line(self, line: str) -> RunEvent | Ended | None:
+    def line(self, line: str) -> RunEvent | PartialText | Ended | None:
         """One line, without its end. Comments and fields that are not known are ignored, as the standard says."""
         if line == "":
             return self._whole()
@@ -44,11 +44,13 @@ class EventReader:
             self._data.append(value)
         return None
 
-    def _whole(self) -> RunEvent | Ended | None:
+    def _whole(self) -> RunEvent | PartialText | Ended | None:
         event, data = self._event, "\n".join(self._data)
         self._event, self._data = "", []
         if not data:
             return None
         if event == "end":
             return Ended(status=str(json.loads(data)["status"]))
+        if event == "turn.partial":
+            return PartialText.model_validate_json(data)
         return RunEvent.model_validate_json(data)

@@ -142,6 +142,7 @@ class Hosted:
                 arbiter=arbiter,
                 hint=broker.replies.hint,
                 stops=broker.stops,
+                partials=broker.replies if models else None,
                 events_from=f"/placet/{self._settings.environment}" if self._settings.events else None,
                 troubles=broker.troubles(),
                 notes={

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,7 +79,7 @@ async def _read(stream: asyncio.StreamReader | None, into: bytearray, bytes_max:
         into += chunk[: max(0, bytes_max - len(into))]
 
 
-async def _end(process: asyncio.subprocess.Process, readers: list[asyncio.Future[None]]) -> None:
+async def _end(process: asyncio.subprocess.Process, readers: Sequence[asyncio.Future[None]]) -> None:
     """End what is left of the group, politely first; then no more is read than what is there."""
     until_s = time.monotonic() + TERM_MS / 1_000
     _signal(process.pid, signal.SIGTERM)

@@ -15,7 +15,7 @@ from placet.compatibility import read_state
 from placet.errors import Code, ContractError, PlacetError, TerminalError
 from placet.ids import Address
 from placet.machine import Machine, State
-from placet.runtime.ports import Archive, Fate, StateWrite, Store, StoredState, Unit
+from placet.runtime.ports import Fate, JournalEntry, StateWrite, Store, StoredState, Unit
 from placet.runtime.replay import base_entry, corrupt, is_pruned, replay
 
 Machines = Mapping[str, Machine[Any]]
@@ -38,6 +38,22 @@ class Checkpoint:
     def parent(self) -> int | None:
         """The version that this one followed; None of the first."""
         return self.version - 1 if self.version > 1 else None
+
+
+class Archive(Protocol):
+    """What only the owner of the facts may do with them: let go of what is over. No service has these rights.
+
+    What people decided and what was done on it (requests, votes, outcomes, operations, the audit) is evidence, and
+    stays whatever is let go here. Raises as `Store.commit` does.
+    """
+
+    async def forget(self, run_id: str) -> bool:
+        """Everything a run could be continued from is gone at once: its states, journals and conversations, and what
+        is on its way for it. Whether there was a state."""
+
+    async def rebase(self, base: JournalEntry) -> int:
+        """One base (replay.base_entry) takes the place of all entries of its state up to its version, at once. How many
+        it replaced; 0, and nothing is done, where there is no entry of just that version."""
 
 
 class CheckpointStore(Protocol):

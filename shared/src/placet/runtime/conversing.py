@@ -16,9 +16,10 @@ from placet.calls import ChatMessage, ModelReply
 from placet.errors import Code, Failure, PlacetError
 from placet.ids import derived_id
 from placet.messages import Envelope, ModelAnswered, ModelFailed, ToolProbed, ToolReturned, enveloped
+from placet.partials import partial_of, words_of
 from placet.rows import ThreadMessageRow
 from placet.runtime.fold import Fold
-from placet.runtime.ports import ActivityError, AtHand, Store, Unit
+from placet.runtime.ports import ActivityError, AtHand, Partials, Store, Unit
 
 log = logging.getLogger("placet.conversing")
 
@@ -37,8 +38,9 @@ class Conversing:
     kept and need not be read again.
     """
 
-    def __init__(self, models: AtHand, store: Store) -> None:
+    def __init__(self, models: AtHand, store: Store, partials: Partials | None = None) -> None:
         self._models = models
+        self._partials = partials
         self._store = store
         self._kept: dict[Thread, list[ChatMessage]] = {}
         """The oldest first."""
@@ -77,7 +79,11 @@ class Conversing:
 
     def _asked(self, call: CallModel, conversation: Sequence[ChatMessage]) -> ModelAnswered | ModelFailed:
         try:
-            return model_answered(call, self._models.reply(call, conversation))
+            reply = self._models.reply(call, conversation)
+            if self._partials is not None:
+                for at, word in words_of(reply.text or ""):
+                    self._partials.tell(partial_of(call, at, word))
+            return model_answered(call, reply)
         except Exception as error:  # noqa: BLE001  whatever a model raises is its failure, not the batch's
             return model_failed(call, failure_of_model(call, error))
 
@@ -99,8 +105,8 @@ def model_answered(call: CallModel, reply: ModelReply) -> ModelAnswered:
     )
 
 
-def model_failed(call: CallModel, failure: Failure) -> ModelFailed:
-    """That a call came to nothing."""
+def model_failed(call: CallModel, failure: Failure, partial_text: str = "") -> ModelFailed:
+    """That a call came to nothing, or to as much as it had said by then."""
     return ModelFailed(
         tenant=call.tenant,
         run_id=call.run_id,
@@ -108,6 +114,7 @@ def model_failed(call: CallModel, failure: Failure) -> ModelFailed:
         turn=call.turn,
         attempt=call.attempt,
         failure=failure,
+        partial_text=partial_text,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from placet import limits
 from placet.activities import Activity
@@ -13,12 +13,13 @@ from placet.events import events_of
 from placet.facts import Application
 from placet.ids import Address
 from placet.instants import Instant
-from placet.rows import Row
+from placet.rows import PAST, FactKey, Row
 from placet.runtime.conversing import Conversing
 from placet.runtime.fold import Fold, Machines, Outcome
 from placet.runtime.opened import OpenedStates
+from placet.runtime.origins import Origins
 from placet.runtime.parcels import dead_letter
-from placet.runtime.ports import AtHand, CommitResult, Delivery, Fate, OutboxRow, Store, Unit
+from placet.runtime.ports import AtHand, CommitResult, Delivery, Fate, Loaded, OutboxRow, Partials, Store, Unit
 from placet.topology import EVENTS
 
 log = logging.getLogger("placet.engine")
@@ -63,9 +64,11 @@ class Engine:
         events_from: str | None = None,
         claim_ms: int = 0,
         at_hand: AtHand | None = None,
+        partials: Partials | None = None,
     ) -> None:
-        """`at_hand`: models whose turn is one step. `events_from`: the source that events name; without one, none are
-        sent to the outside. `claim_ms`: what is due at once is claimed for so long by whoever calls `process`, who
+        """`at_hand`: models whose turn is one step; `partials`: who is told of it.
+
+        `events_from`: the source that events name; without one, none are sent to the outside. `claim_ms`: what is due at once is claimed for so long by whoever calls `process`, who
         publishes it; 0: relays do.
 
         Raises ContractError(APPROVAL_ATOMIC_STORE_REQUIRED) for a store on which no approval could be relied."""
@@ -79,7 +82,8 @@ class Engine:
         self._events_from = events_from
         self._claim_ms = claim_ms
         self._opened = OpenedStates()
-        self._conversing = None if at_hand is None else Conversing(at_hand, store)
+        self._origins = Origins(store, machines)
+        self._conversing = None if at_hand is None else Conversing(at_hand, store, partials)
 
     def hand_over_no_more(self) -> None:
         """From now on everything goes by the outbox, also what is for a machine hosted here: this process is ending."""
@@ -136,7 +140,7 @@ class Engine:
         for wave in range(limits.HANDOVERS_MAX):
             addresses, keys = fold.wanted()
             if addresses or keys:
-                fold.take(await self._store.load(addresses, keys))
+                fold.take(await self._load(addresses, keys))
             fold.run_wave(hand_over=self._hand_over and wave < limits.HANDOVERS_MAX - 1)
             if self._conversing is not None and self._hand_over and wave < limits.HANDOVERS_MAX - 1:
                 await self._conversing.answer(fold)
@@ -155,6 +159,14 @@ class Engine:
                 if result.fate is Fate.COMMITTED:
                     self._conversing.committed(outcome.unit)
         return found
+
+    async def _load(self, addresses: Sequence[Address], keys: Sequence[FactKey]) -> Loaded:
+        """States and rows; what a fork asks of another run's past is no row of a table."""
+        past = [key for key in keys if key.table in PAST]
+        if not past:
+            return await self._store.load(addresses, keys)
+        loaded = await self._store.load(addresses, [key for key in keys if key.table not in PAST])
+        return replace(loaded, rows={**loaded.rows, **await self._origins.load(past)})
 
     async def _one_by_one(self, delivery: Delivery, settlement: Settlement) -> None:
         for outcome, result in await self._attempt([delivery]):

@@ -18,7 +18,8 @@ from placet.errors import Certainty, Code, ErrorClass, Failure, RetryableError
 from placet.ids import Address
 from placet.messages import Envelope, ModelAnswered, ModelFailed, ToolProbed, ToolReturned
 from placet.runtime.conversing import failure_of_model, model_answered, model_failed, result_envelope
-from placet.runtime.ports import BeginLeft, Models, Store, Tools
+from placet.runtime.listening import Listener, asked
+from placet.runtime.ports import BeginLeft, Models, Partials, Store, Tools
 from placet.runtime.process import backoff_ms
 
 log = logging.getLogger("placet.invoker")
@@ -64,7 +65,10 @@ class TaskInvoker:
         models_max: int = 64,
         tools_max: int = 64,
         monotonic_ms: Callable[[], float] = monotonic_ms,
+        partials: Partials | None = None,
     ) -> None:
+        """`partials`: who is told of replies while they come."""
+        self._partials = partials
         self._models = models
         self._tools = tools
         self._store = store
@@ -154,7 +158,7 @@ class TaskInvoker:
         if not isinstance(activity, CallModel):
             self._tool_ended(activity, await self._call_tool(call, activity, since_ms))
         elif call.stopped is None:
-            await self._call_model(activity)
+            await self._call_model(call, activity)
 
     def _ended(self, owner: Address, call: _Call, task: asyncio.Task[None]) -> None:
         group = self._calls[owner]
@@ -165,12 +169,20 @@ class TaskInvoker:
             # Nothing was reported: the lease will find it. The store being away is the usual cause.
             log.error("activity.lost", extra={"owner": owner.text()}, exc_info=task.exception())
 
-    async def _call_model(self, activity: CallModel) -> None:
+    async def _call_model(self, call: _Call, activity: CallModel) -> None:
+        listener = Listener(activity, self._partials)
         async with self._model_places:
             conversation = await self._conversation(activity)
             try:
                 async with asyncio.timeout(activity.timeout_ms / 1_000):
-                    reply = await self._models.call(activity, conversation)
+                    reply = await asked(self._models, activity, conversation, listener)
+            except asyncio.CancelledError:
+                # A shutdown is no cancel: its call comes back by its lease. Of one that is not wanted any more, what it
+                # had said is reported, once, as evidence.
+                if self._stopping or call.stopped is None or not listener.text:
+                    raise
+                failure = Failure(code=Code.CANCELLED, message=call.stopped, error_class=ErrorClass.CANCELLED)
+                self._report(activity, model_failed(activity, failure, listener.text))
             except TimeoutError:
                 message = f"the model of {activity.agent} did not answer within {activity.timeout_ms} ms"
                 failure = Failure(code=Code.MODEL_FAILED, message=message, error_class=ErrorClass.TIMEOUT)

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from placet.activities import Activity, CallModel, ProbeTool, RunTool, Stop
 from placet.calls import ChatMessage, ModelReply, ToolOutcome
-from placet.errors import Failure
+from placet.errors import Code, Failure
 from placet.ids import Address
 from placet.instants import Instant
 from placet.messages import Envelope, Message
+from placet.partials import Partial
 from placet.rows import FactKey, Row
 
 # ── store ──────────────────────────────────────────────────────────────────────────────
@@ -196,22 +197,6 @@ class Place(NamedTuple):
     version: int
 
 
-class Archive(Protocol):
-    """What only the owner of the facts may do with them: let go of what is over. No service has these rights.
-
-    What people decided and what was done on it (requests, votes, outcomes, operations, the audit) is evidence, and
-    stays whatever is let go here. Raises as `Store.commit` does.
-    """
-
-    async def forget(self, run_id: str) -> bool:
-        """Everything a run could be continued from is gone at once: its states, journals and conversations, and what
-        is on its way for it. Whether there was a state."""
-
-    async def rebase(self, base: JournalEntry) -> int:
-        """One base (replay.base_entry) takes the place of all entries of its state up to its version, at once. How many
-        it replaced; 0, and nothing is done, where there is no entry of just that version."""
-
-
 class Reader(Protocol):
     """The read side, for people: labelled "as of", nothing acts on it. Tenant first: a foreign row looks like none.
 
@@ -234,6 +219,9 @@ class Reader(Protocol):
 
         `after`: a request_id, for the next page.
         """
+
+    async def latest_requests(self, tenant: str, *, limit: int, before: str | None) -> list[dict[str, Any]]:
+        """As `requests`, all of them, newest first. `before`: a request_id, for the next page."""
 
     async def request(self, tenant: str, request_id: str) -> dict[str, Any] | None:
         """One of them."""
@@ -427,6 +415,31 @@ class AtHand(Protocol):
         """The reply. Raises ActivityError with the failure as a value."""
 
 
+@runtime_checkable
+class Streaming(Protocol):
+    """Of Models, those that tell a reply as it comes."""
+
+    async def stream(
+        self, activity: CallModel, conversation: Sequence[ChatMessage], said: Callable[[str], None]
+    ) -> ModelReply:
+        """As Models.call; `said` gets each piece of the reply's text, in order, where the model gives it in pieces."""
+
+
+class Partials(Protocol):
+    """Carries pieces of replies to whoever watches. Best effort, and never a fact."""
+
+    def tell(self, partial: Partial) -> None:
+        """Returns at once, and never raises."""
+
+
+class Overheard(Protocol):
+    """Where those pieces can be heard."""
+
+    def overhear(self, run_id: str, heard: Callable[[Partial], None]) -> Callable[[], None]:
+        """From now on `heard` gets the pieces of this run's replies, until what is returned is called. It must neither
+        wait nor raise."""
+
+
 BeginLeft = Callable[[], float]
 """How many milliseconds are left for a call to begin. Below 0 it must not: others may act when its lease has ended.
 May be asked in any thread."""
@@ -451,3 +464,9 @@ class ActivityError(Exception):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
         self.failure = failure
+
+
+def handle_lost(what: str) -> ActivityError:
+    """What an adapter raises whose live session (`CallModel.handle`) is gone. It opens no other one in its place: what
+    was said there is known to nobody else, and an agent that has forgotten it would do it again (K04)."""
+    return ActivityError(Failure(code=Code.HANDLE_LOST, message=what))

@@ -22,7 +22,7 @@ from placet.keys import Keys, RegisteredKey
 from placet.machine import Effect, Machine, State
 from placet.messages import AnyMessage, decode_envelope
 from placet.plans import TeamSpec
-from placet.rows import ROWS, STATE, FactKey, Row, StateRow
+from placet.rows import PAST, ROWS, STATE, FactKey, Row, StateRow
 from placet.runtime.ports import JournalEntry
 
 
@@ -107,7 +107,7 @@ def recorded_facts(text: str) -> RecordedFacts:
 def _facts_of(value: Mapping[str, Any]) -> RecordedFacts:
     rows: dict[FactKey, Row | None] = {}
     for table, run_id, key, sub, row in value["rows"]:
-        model = StateRow if table == STATE else ROWS[table]
+        model = StateRow if table == STATE else PAST.get(table) or ROWS[table]
         rows[FactKey(table, run_id, key, sub)] = None if row is None else _from_json(model)(row)
     return RecordedFacts(rows, RecordedAnswers(value["answers"]), value["incarnation"])
 

@@ -6,12 +6,13 @@ import and a third of a millisecond a call.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from placet.activities import CallModel
 from placet.application import App
 from placet.calls import ChatMessage, ModelReply
 from placet.errors import Code, ErrorClass, Failure
+from placet.partials import words_of
 from placet.runtime.ports import ActivityError
 from placet.script import Script
 
@@ -30,6 +31,15 @@ class ScriptedModels:
     async def call(self, activity: CallModel, conversation: Sequence[ChatMessage]) -> ModelReply:
         """As ports.Models."""
         return self.reply(activity, conversation)
+
+    async def stream(
+        self, activity: CallModel, conversation: Sequence[ChatMessage], said: Callable[[str], None]
+    ) -> ModelReply:
+        """As ports.Streaming: word by word."""
+        reply = self.reply(activity, conversation)
+        for _, word in words_of(reply.text or ""):
+            said(word)
+        return reply
 
     def reply(self, activity: CallModel, conversation: Sequence[ChatMessage]) -> ModelReply:
         """The script's reply; as usage it counts characters. Raises ActivityError."""

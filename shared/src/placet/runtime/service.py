@@ -19,7 +19,19 @@ from placet.runtime.eager import Eager
 from placet.runtime.engine import Engine, Settlement
 from placet.runtime.fold import Machines
 from placet.runtime.invoker import TaskInvoker
-from placet.runtime.ports import Arbiter, Changed, Delivery, Inbox, Models, Outlet, Replies, Stops, Store, Tools
+from placet.runtime.ports import (
+    Arbiter,
+    Changed,
+    Delivery,
+    Inbox,
+    Models,
+    Outlet,
+    Partials,
+    Replies,
+    Stops,
+    Store,
+    Tools,
+)
 from placet.runtime.process import Health, Loops
 from placet.runtime.refusing import NoModels, NoTools, OnlyInvoker
 from placet.runtime.relay import CLAIM_MS, Relay
@@ -72,6 +84,8 @@ class Ports:
     arbiter: Arbiter | None = None
     stops: Stops | None = None
     """Only where calls to the world are made."""
+    partials: Partials | None = None
+    """Who is told of replies while they come; only where models are called."""
     hint: Callable[[Changed], None] = lambda changed: None
     """Told what has changed."""
     events_from: str | None = None
@@ -109,6 +123,7 @@ class Service:
             events_from=ports.events_from,
             claim_ms=CLAIM_MS,
             at_hand=at_hand(ports.models),
+            partials=ports.partials,
         )
         self._eager = Eager(ports.store, ports.outlet)
         self._invoker = TaskInvoker(
@@ -118,6 +133,7 @@ class Service:
             self._inbox.put,
             models_max=ports.models_max,
             tools_max=ports.tools_max,
+            partials=ports.partials,
         )
         self._stopping = Stopping(self._invoker, ports.store, ports.stops) if ports.stops is not None else None
         invoker = self._stopping or self._invoker

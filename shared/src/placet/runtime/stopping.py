@@ -14,18 +14,17 @@ from collections.abc import Sequence
 from placet.activities import Activity, Stop
 from placet.errors import RetryableError
 from placet.ids import Address
-from placet.messages import RUN
+from placet.messages import RUN, THREAD
 from placet.runtime.invoker import TaskInvoker
 from placet.runtime.ports import Loaded, Stops, Store
 from placet.runtime.process import backoff_ms
-from placet.statuses import OPERATION_TERMINAL, RUN_TERMINAL, THREAD_TERMINAL
+from placet.statuses import OPERATION_TERMINAL, RUN_TERMINAL
 
 log = logging.getLogger("placet.invoker")
 
 EARLY_MAX = 1_000
 """Stops that are remembered for calls which may be about to begin here. The oldest are forgotten first."""
 MISSED = "its run has ended"
-_ENDS = OPERATION_TERMINAL | THREAD_TERMINAL
 
 
 class Stopping:
@@ -103,7 +102,12 @@ class Stopping:
 def _is_over(owner: Address, loaded: Loaded) -> bool:
     """Whether nobody wants the result of a call for that state, say the facts."""
     own, run = loaded.states[owner], loaded.states[Address(owner.run_id, RUN, "")]
-    return (own is not None and own.status in _ENDS) or (run is not None and run.status in RUN_TERMINAL)
+    if run is not None and run.status in RUN_TERMINAL:
+        return True
+    if own is None:
+        return False
+    # A conversation goes on after a turn that was interrupted; but of one that calls no model, no call is wanted.
+    return own.status != "calling" if owner.machine == THREAD else own.status in OPERATION_TERMINAL
 
 
 def _told(looking: asyncio.Task[None]) -> None:

@@ -62,10 +62,10 @@ class Worker:
         if self._outlet is not None and settlement.outgoing:
             await self._outlet.publish(settlement.outgoing)
         await self._inbox.settle([*settlement.done, *busy], settlement.back)
+        self._on_settled(settlement)  # whoever hears the answer finds everybody told (case L05)
         for reply_to, text in settlement.replies:
             await self._replies.send(reply_to, text)
         self._invoker.start(settlement.activities, since_ms)
-        self._on_settled(settlement)
         await self._finish(mine, settlement, nonce)
         return True
 

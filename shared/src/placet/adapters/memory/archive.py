@@ -8,10 +8,10 @@ from placet.runtime.ports import JournalEntry
 
 
 class MemoryArchive(MemoryReader):
-    """runtime.ports.Archive on the collections of a store in memory."""
+    """runtime.checkpoints.Archive on the collections of a store in memory."""
 
     async def forget(self, run_id: str) -> bool:
-        """As ports.Archive."""
+        """As Archive."""
         self._check_open()
         gone = [address for address in self._states if address.run_id == run_id]
         for address in gone:
@@ -29,7 +29,7 @@ class MemoryArchive(MemoryReader):
         return bool(gone)
 
     async def rebase(self, base: JournalEntry) -> int:
-        """As ports.Archive."""
+        """As Archive."""
         self._check_open()
         kept = self._journal.get(base.address, {})
         if base.version not in kept:

@@ -103,6 +103,17 @@ class MemoryReader:
         oldest = [pair for key, pair in sorted(placed, key=_first) if place is None or key > place]
         return [self._request(row, s) for row, s in oldest if not open_only or s.stored.status == "open"][:limit]
 
+    async def latest_requests(self, tenant: str, *, limit: int, before: str | None) -> list[Plain]:
+        """As ports.Reader. Raises ContractError(PARAMETER_INVALID) when `before` is no request of the tenant."""
+        oldest = await self.requests(tenant, open_only=False, limit=len(self._states), after=None)
+        newest = oldest[::-1]
+        if before is not None:
+            place = next((at for at, row in enumerate(newest) if row["request_id"] == before), None)
+            if place is None:
+                raise ContractError(Code.PARAMETER_INVALID, f"before: {before!r} is not known", pointer="/before")
+            newest = newest[place + 1 :]
+        return newest[:limit]
+
     async def request(self, tenant: str, request_id: str) -> Plain | None:
         """As ports.Reader."""
         self._check_open()

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Sequence
 
 from aio_pika.abc import AbstractConnection
 
 from placet.adapters.rabbitmq.link import Lane, Link, open_lane, raise_if_cancelled, reason_of
+from placet.adapters.rabbitmq.overhearing import joined
 from placet.adapters.rabbitmq.wire import (
     ANSWERS,
     JSON,
+    LINES,
     TEXT,
     ReturnAddress,
     answers_body,
+    packs,
     properties,
     read_return_address,
 )
+from placet.partials import Partial
 from placet.runtime.ports import Changed
-from placet.topology import EVENTS_EXCHANGE, HINTS_KEY
+from placet.topology import EVENTS_EXCHANGE, HINTS_KEY, PARTIALS_EXCHANGE, PARTIALS_KEY
 
 log = logging.getLogger("placet.rabbitmq")
 
@@ -27,12 +32,15 @@ HINT_PERIOD_MS = 25
 """Hints are for people's eyes: what happens within this time is one message."""
 HINTS_MAX = 1_000
 """Runs in one hint. Past it, the hint says "something"."""
+PIECES_MAX = 4_096
+"""Pieces of replies that may wait. The oldest go first: whole replies are facts."""
 WAITING_MAX = 10_000
 """Answers that may wait for the broker. The oldest go first: their askers have given up by then."""
 
 
 class RabbitReplies:
-    """Replies: to a door's pseudo queue, or to that of whoever published a message. Also hints for open windows."""
+    """Replies: to a door's pseudo queue, or to that of whoever published a message. Also hints for open windows,
+    and what models are saying, which only processes that call models need the right to say."""
 
     def __init__(self, url: str, name: str) -> None:
         self._link = Link(url, f"{name} replies", self._opened, self._lost)
@@ -41,6 +49,8 @@ class RabbitReplies:
         """Answers and hints that could not be sent, since the start."""
         self._waiting: list[tuple[ReturnAddress, str]] = []
         self._changed: dict[str, set[str]] = {}
+        self._pieces: deque[Partial] = deque(maxlen=PIECES_MAX)
+        self._speaking: asyncio.Task[None] | None = None
         self._flushing: asyncio.Task[None] | None = None
         self._hinting: asyncio.Task[None] | None = None
 
@@ -50,7 +60,7 @@ class RabbitReplies:
 
     async def close(self) -> None:
         """Send what waits, then end the connection. Closing twice is harmless."""
-        for task in (self._flushing, self._hinting):
+        for task in (self._flushing, self._hinting, self._speaking):
             if task is not None:
                 await asyncio.wait([task])
         await self._link.close()
@@ -77,6 +87,21 @@ class RabbitReplies:
             self._changed.setdefault(run_id, set()).update(words)
         if self._changed and (self._hinting is None or self._hinting.done()):
             self._hinting = asyncio.get_running_loop().create_task(self._hint())
+
+    def tell(self, partial: Partial) -> None:
+        """As ports.Partials: what comes within a moment travels together."""
+        self._pieces.append(partial)
+        if self._speaking is None or self._speaking.done():
+            self._speaking = asyncio.get_running_loop().create_task(self._speak())
+
+    async def _speak(self) -> None:
+        while self._pieces:
+            await asyncio.sleep(HINT_PERIOD_MS / 1_000)
+            pieces = list(self._pieces)
+            self._pieces.clear()
+            said = [piece.json_bytes() for piece in joined(pieces)]
+            for pack in packs(said, len, len(said)):
+                await self._send(PARTIALS_EXCHANGE, PARTIALS_KEY, b"\n".join(pack), LINES)
 
     async def _flush(self) -> None:
         while self._waiting:

@@ -6,14 +6,16 @@ Questions of one moment for one service travel in one AMQP message.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from placet.adapters.rabbitmq.asking import Asker
+from placet.adapters.rabbitmq.overhearing import RabbitOverheard
 from placet.adapters.rabbitmq.resending import send_as_it_came
 from placet.adapters.rabbitmq.watching import Watch
 from placet.adapters.rabbitmq.wire import DIRECT_REPLY_TO, body_of, packs, properties, require_size
 from placet.messages import APPROVAL, RUN, Envelope, Message
+from placet.partials import Partial
 from placet.topology import Route, Topology, queue_of
 
 ANSWERING = frozenset({RUN, APPROVAL})
@@ -23,13 +25,15 @@ a question would end their channel for answers. They are only told, which is whe
 
 class RabbitDoor:
     """Door of a process. `changes` opens its connection for hints when somebody first asks for them; such a process
-    needs the right to configure, write and read `placet.watch.*` and to read the events exchange."""
+    needs the right to configure, write and read `placet.watch.*` and to read the events exchange; `overhear` likewise, that of
+    pieces of replies."""
 
     def __init__(self, url: str, topology: Topology, name: str) -> None:
         self._url = url
         self._topology = topology
         self._asker = Asker(url, f"{name} door")
         self._watch = Watch(url, f"{name} watch")
+        self._overheard = RabbitOverheard(url, f"{name} overhears")
         self._watching = False
         self._waiting: dict[Route, list[tuple[str, bytes]]] = {}
         self._flushing: asyncio.Task[None] | None = None
@@ -43,6 +47,7 @@ class RabbitDoor:
         """End the connections; whoever waits is told None. Twice is harmless."""
         await self._asker.close()
         await self._watch.close()
+        await self._overheard.close()
         if self._publishing:
             await asyncio.wait(self._publishing)
 
@@ -90,6 +95,10 @@ class RabbitDoor:
             self._watching = True
             self._watch.start()
         return self._watch.changes(run_id)
+
+    def overhear(self, run_id: str, heard: Callable[[Partial], None]) -> Callable[[], None]:
+        """As ports.Overheard."""
+        return self._overheard.overhear(run_id, heard)
 
     async def _flush(self) -> None:
         await asyncio.sleep(0)  # whoever asks in this turn of the loop comes along

@@ -26,13 +26,13 @@ _SQL = st.Statements(_dialect())
 
 
 class PostgresArchive:
-    """runtime.ports.Archive. `url` is of the owner, as for `placet migrate`; each call is a connection of its own."""
+    """runtime.checkpoints.Archive. `url` is the owner's, as for `placet migrate`; each call has its own connection."""
 
     def __init__(self, url: str) -> None:
         self._access = Access(url, "placet archive", None)
 
     async def forget(self, run_id: str) -> bool:
-        """As ports.Archive."""
+        """As Archive."""
 
         async def work(connection: Any) -> bool:
             gone = 0
@@ -45,7 +45,7 @@ class PostgresArchive:
         return await self._deleting(("journal", "thread_message"), work)
 
     async def rebase(self, base: JournalEntry) -> int:
-        """As ports.Archive."""
+        """As Archive."""
         there = _SQL.text(st.journal_entry, takes=("is_run_id", "is_machine", "is_key", "is_version"))
         delete = _SQL.text(st.journal_delete, takes=("is_run_id", "is_machine", "is_key", "upto"))
 

@@ -74,6 +74,14 @@ class SqlReader(ABC):
             values |= _place(found, after, "after")
         return [_request(row) for row in await self._fetch(st.list_requests, open_only, after is not None, **values)]
 
+    async def latest_requests(self, tenant: str, *, limit: int, before: str | None) -> list[Plain]:
+        """As ports.Reader. Raises ContractError(PARAMETER_INVALID) when `before` is no request of the tenant."""
+        values: Plain = {"is_tenant": tenant, "limit": limit}
+        if before is not None:
+            found = await self._fetch(st.place_of_request, is_request_id=before, is_tenant=tenant)
+            values |= _place(found, before, "before")
+        return [_request(row) for row in await self._fetch(st.latest_requests, before is not None, **values)]
+
     async def request(self, tenant: str, request_id: str) -> Plain | None:
         """As ports.Reader."""
         found = await self._fetch(st.read_request, is_request_id=request_id, is_tenant=tenant)

@@ -13,7 +13,7 @@ from placet.errors import Code, ContractError
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-KNOWN = ("0001", "0002", "0004")
+KNOWN = ("0001", "0002", "0004", "0005")
 """Every schema there was, oldest first; the last is the one the statements are written for."""
 HEAD = KNOWN[-1]
 VERSION_QUERY = "SELECT version_num FROM alembic_version"

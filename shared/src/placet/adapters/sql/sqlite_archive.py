@@ -21,14 +21,14 @@ _TRIGGER = "SELECT sql FROM sqlite_master WHERE type = 'trigger' AND name = ?"
 
 
 class SqliteArchive:
-    """runtime.ports.Archive of an open store."""
+    """runtime.checkpoints.Archive of an open store."""
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store
         self._sql = store.sql
 
     async def forget(self, run_id: str) -> bool:
-        """As ports.Archive."""
+        """As Archive."""
         return await self._store.change(lambda connection: self._forget(connection, run_id))
 
     def _forget(self, connection: sqlite3.Connection, run_id: str) -> bool:
@@ -41,7 +41,7 @@ class SqliteArchive:
         return gone > 0  # of the last table: states
 
     async def rebase(self, base: JournalEntry) -> int:
-        """As ports.Archive."""
+        """As Archive."""
         return await self._store.change(lambda connection: self._rebase(connection, base))
 
     def _rebase(self, connection: sqlite3.Connection, base: JournalEntry) -> int:

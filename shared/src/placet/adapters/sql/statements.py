@@ -298,6 +298,14 @@ def list_requests(open_only: bool, from_after: bool) -> ClauseElement:
     return query.order_by(s.c.created_at_ms, s.c.key).limit(bindparam("limit"))
 
 
+def latest_requests(from_before: bool) -> ClauseElement:
+    s = tables.state
+    query = _request_rows().where(_is(s, "tenant"))
+    if from_before:
+        query = query.where(tuple_(s.c.created_at_ms, s.c.key) < tuple_(bindparam("place_ms"), bindparam("place_id")))
+    return query.order_by(s.c.created_at_ms.desc(), s.c.key.desc()).limit(bindparam("limit"))
+
+
 def read_request() -> ClauseElement:
     return _request_rows().where(_is(tables.approval_request, "request_id", "tenant"))
 

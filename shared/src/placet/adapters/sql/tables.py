@@ -185,6 +185,9 @@ approval_request = _table(
     _text("supersedes"),
     _text("requesters"),
     _integer("remind_at_ms", optional=True),
+    _text("rule"),
+    _text("policy_digest"),
+    _text("reviewers"),
     _key("approval_request", "run_id", "request_id"),
     _counted("approval_request", "quorum"),
 )
@@ -291,6 +294,7 @@ operation = _table(
     _text("policy_version"),
     _integer("proposed_at_ms"),
     _integer("deadline_ms", optional=True),
+    _text("policy_digest"),
     _key("operation", "run_id", "operation_id"),
     _one_of("operation", "authority", "approval", "policy"),
 )

@@ -1,0 +1,82 @@
+"""Decides what is frozen: nothing starts for a tenant, or of one of its tools, until the freeze is lifted.
+
+What is held back is neither refused nor counted as tried: it comes again, and starts when it may.
+"""
+
+from __future__ import annotations
+
+from placet.errors import Code
+from placet.facts import Facts
+from placet.freezing import ALL, FREEZE, FreezeOperations, Frozen, freeze_run, is_frozen, status_of
+from placet.instants import Instant, later
+from placet.machine import Receipt, Reply, Send, Transition, absorb, move, refuse
+from placet.messages import OPERATION, ExecuteOperation
+from placet.rows import STATE, FactKey
+from placet_tool_executor.state import OperationState
+
+FROZEN_MS = 2_000
+"""When what is held back looks again."""
+OPENED_MS = 20
+"""When the first operation of a tenant looks again, after it has seen to it that there is a state to rely on."""
+
+
+def freeze_key(tenant: str) -> FactKey:
+    """What every start reads."""
+    return FactKey(STATE, freeze_run(tenant), OPERATION, FREEZE)
+
+
+def held_by(tenant: str, tool: str, facts: Facts) -> str | None:
+    """Why the tool must not start now; None: it may. Raises nothing: without a state nobody gets here."""
+    status = facts.status(freeze_run(tenant), OPERATION, FREEZE)
+    if status is not None and not is_frozen(status, tool):
+        return None
+    return f"operations of {tool} are frozen" if status is not None else "nobody has said yet that nothing is frozen"
+
+
+def opening(tenant: str) -> FreezeOperations:
+    """What makes the state. One that is there is relied on by all starts at once, its absence by one at a time."""
+    return FreezeOperations(tenant=tenant, run_id=freeze_run(tenant), word="open")
+
+
+def opened_first(message: ExecuteOperation, reason: str, now_ms: Instant) -> Transition[OperationState]:
+    """The first operation of a tenant waits until there is that state."""
+    again = Send(message, not_before=later(now_ms, OPENED_MS))
+    return Transition("passed", None, (Send(opening(message.tenant)), again), reason=reason)
+
+
+def switch(
+    state: OperationState | None, message: FreezeOperations, facts: Facts, now_ms: Instant
+) -> Transition[OperationState]:
+    """Set a switch, or lift it. The same again changes nothing, and is told who has set it."""
+    if message.run_id != freeze_run(message.tenant):
+        return refuse(Code.MESSAGE_UNEXPECTED, "a freeze is of a tenant, not of a run", run_id=message.run_id)
+    if message.word == "open":
+        return absorb("there is one already") if state is not None else move(_kept(message, ()))
+    if message.by is None or (message.word == "freeze" and not message.reason.strip()):
+        return refuse(Code.SUBMISSION_INVALID, "a freeze says who wants it, and why", run_id=message.run_id)
+    tool = ALL if message.tool is None else message.tool
+    if message.tool is not None and message.word == "freeze" and facts.tool(message.tool) is None:
+        return refuse(Code.TOOL_UNKNOWN, f"there is no tool {message.tool!r}: nothing is frozen", run_id=message.run_id)
+    known = () if state is None else state.frozen or ()
+    rest = tuple(each for each in known if each.tool != tool)
+    if (message.word == "freeze") == (len(rest) != len(known)):
+        status = status_of(known)
+        return absorb(f"that is so already: {status}", _told(message, "duplicate", status))
+    if message.word == "freeze":
+        rest = (*rest, Frozen(tool=tool, by=message.by.id, reason=message.reason, since_ms=now_ms))
+    changed = _kept(message, rest)
+    return move(changed, _told(message, "accepted", changed.status))
+
+
+def _kept(message: FreezeOperations, frozen: tuple[Frozen, ...]) -> OperationState:
+    return OperationState(
+        tenant=message.tenant,
+        run_id=message.run_id,
+        status=status_of(frozen),
+        operation_id=FREEZE,
+        frozen=frozen or None,
+    )
+
+
+def _told(message: FreezeOperations, answer: str, status: str) -> Reply:
+    return Reply(Receipt(answer=answer, run_id=message.run_id, status=status))
