@@ -16,7 +16,7 @@ SEEDS ?= 1000
 # Where Python is told to keep no bytecode, each of the many processes below would compile everything again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo run test live check format simulate bench conformance up down scale logs compose-test constraints clean
+.PHONY: help setup demo run test browser live check format simulate bench conformance up down scale logs compose-test constraints clean
 
 help:  ## list the verbs
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | while IFS='|' read -r verb what; do \
@@ -34,7 +34,10 @@ run: $(STAMP)  ## leave the example system up, on a scratch repository, for a pe
 
 # Servers are those whose address is given, else containers, else installed programs, else Debian packages installed now.
 test: $(STAMP)  ## run all tests, also those on real servers (WORKERS=2 processes; ARGS='-k name' to choose)
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --ignore tests/live/test_compose.py $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --ignore tests/live/test_compose.py --ignore tests/browser $(ARGS)
+
+browser: $(STAMP)  ## run the tests of the web inbox in a real Chromium: the one that is installed, or installed now
+	@$(BIN)/python -m pytest tests/browser $(ARGS)
 
 live: $(STAMP)  ## run only the tests on real servers
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/live --ignore tests/live/test_compose.py $(ARGS)
@@ -49,7 +52,7 @@ format: $(STAMP)  ## format the code and fix what the linter can
 	@$(BIN)/ruff check --fix .
 
 simulate: $(STAMP)  ## crash, repeat and reorder under SEEDS=1000 seeds, or repeat one: SEED=7
-	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
 bench: $(STAMP)  ## measure runs and decisions per second on this machine
 	@$(BIN)/python -m tests.benchmarks $(ARGS)

@@ -11,8 +11,15 @@ Rule = Callable[[Source], Iterator[Finding]]
 
 FOLDERS = {"runtime", "adapters", "client", "cli", "ledger", "programs"}
 """The folders of the library, which do I/O. A folder that is not here is taken for one as well: see `folder_of`."""
-ONLY_IN = {"rfc8785": "placet.canonical", "cryptography": "placet.signatures", "jsonschema": "placet.forms"}
+ONLY_IN = {
+    "rfc8785": "placet.canonical",
+    "cryptography": "placet.signatures",
+    "jsonschema": "placet.forms",
+    "cel": "placet.rules",
+}
 """A library that one flat file may import beside pydantic."""
+PORTS = ("placet.runtime.ports", "placet.runtime.reading")
+"""Of the runtime, what an adapter may import."""
 CONCURRENCY = {"asyncio", "anyio", "trio", "threading", "concurrent", "multiprocessing"}
 _RUNTIME = ("process", "invoker", "stopping", "tools", "service", "probes", "eager")
 CONCURRENCY_IN = {f"placet.runtime.{name}" for name in _RUNTIME}
@@ -100,7 +107,7 @@ def adapter_imports(source: Source) -> Iterator[Finding]:
         folder = folder_of(item)
         if folder == "adapters" and not item.reaches(own):
             yield Finding(source.path, item.line, f"{own} may not import another adapter: {item.target}")
-        elif folder == "runtime" and not item.reaches("placet.runtime.ports"):
+        elif folder == "runtime" and not any(map(item.reaches, PORTS)):
             yield Finding(source.path, item.line, f"an adapter imports only the runtime's ports, not {item.module}")
         elif folder not in {None, "adapters", "runtime"}:
             yield Finding(source.path, item.line, f"an adapter may not import {folder}/")

@@ -39,7 +39,7 @@ def test_every_member_declares_what_it_imports() -> None:
 
 def test_the_flat_files_need_no_extra() -> None:
     core = projects()[0].requirements()
-    assert set(core) == {"cryptography", "jsonschema", "pydantic", "rfc8785"}
+    assert set(core) == {"common-expression-language", "cryptography", "jsonschema", "pydantic", "rfc8785"}
     bare = Project("elsewhere", '[project]\nversion="1"\ndependencies=["placet"]')
     names = allowed(bare, projects()[0])
     assert [str(f) for source in flat(library()) for f in undeclared(source, names, installed_packages())] == []

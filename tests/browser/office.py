@@ -32,7 +32,7 @@ LONG = (
     + "; ".join(f"printf STEP_{n:02}" for n in range(1, 70))
     + "; rm -rf /srv/example-data'"
 )
-HUGE = "".join(f"line {n:05}: nothing to see here\n" for n in range(4_000)) + "and then delete everything"
+HUGE = "".join(f"line {n:05}: nothing to see here\n" for n in range(2_400)) + "and then delete everything"
 MAIL = """Dear customer,
 
 we have looked into it. The parcel was lost on the way, and we are sorry for that. The amount goes back to the card that
@@ -90,6 +90,20 @@ async def http_get(ctx: ToolContext, url: str, path: str, line: str) -> str:
     return "fetched"
 
 
+@app.tool(effect="idempotent", consequential=True)
+async def knock(ctx: ToolContext, at: str) -> str:
+    """Is anybody there?"""
+    del ctx
+    return f"knocked at {at}"
+
+
+@app.gate("tool_call", tools=[knock], expires_after_s=3)
+def answered_at_once(subject: Any) -> Suspend:
+    """Whoever does not open at once is not there."""
+    del subject
+    return Suspend("Whoever does not open at once is not there")
+
+
 @app.gate("tool_call", tools=[refund], expires_after_s=2 * 3_600)
 def large_refunds(subject: Any) -> Suspend | Allow:
     """More than 20.00 is for a person to say."""
@@ -105,6 +119,7 @@ def mail_is_read(subject: Any) -> Suspend:
 
 
 CALLS: dict[str, Step] = {
+    "Knock": call("knock", at="the door"),
     "Read the mail": call("send_mail", to="c-1@example.test", subject="Your parcel", body=MAIL),
     "Tidy the host": call("shell", command=LONG),
     "Tidy quickly": call("shell", command="df -h /srv"),
@@ -160,8 +175,10 @@ def plan_it(conversation: Conversation) -> Step:
 
 clerk = app.agent(
     "clerk",
-    model=scripted(what_is_asked, "Done, or not; see above.", planning=[plan_it], answering=["Settled, as far as I was let."]),
+    model=scripted(
+        what_is_asked, "Done, or not; see above.", planning=[plan_it], answering=["Settled, as far as I was let."]
+    ),
     instructions="You handle complaints.",
-    tools=[refund, send_mail, shell, note, http_get, ask_human],
+    tools=[refund, send_mail, shell, note, http_get, knock, ask_human],
 )
 app.team("desk", agents=[clerk])

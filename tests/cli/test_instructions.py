@@ -58,14 +58,16 @@ def test_waiting_for_a_continuation_tells_what_is_new_only(world: World, placet:
 
 @case("I21")
 def test_interrupting_says_what_was_stopped_and_what_comes_next(world: World, placet: Placet) -> None:
-    world.add_run("r1")
+    task = {"id": "cut", "title": "Cut it", "status": "running", "assignee": "releaser", "turn": 1}
+    world.add_run("r1", "running", phase="working", tasks=[task])
+    add_thread(world, "calling", turn=1)
     stopped = placet("run", "interrupt", "r1", "--turn", "1", "--reason", "wrong way")
     assert stopped.code == 0
     assert "task:cut/1 is stopped" in stopped.out
     assert "placet run continue r1" in stopped.err
     (message, _) = world.asked[0]
     assert isinstance(message, InterruptRun)
-    assert (message.turn, message.reason) == ("1", "wrong way")
+    assert (message.turn, message.reason) == ("task:cut/1", "wrong way")
     world.scripted.append(Receipt(answer="nothing_interrupted", run_id="r1", status="succeeded"))
     assert "nothing interrupted" in placet("run", "interrupt", "r1").out
 

@@ -2,82 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections import Counter
 from typing import Any
 
-import pytest
-
-from placet import App, Suspend, ToolContext, scripted
-from placet.activities import CallModel
-from placet.calls import ModelReply, ToolCall, UserText
-from placet.errors import Code, ErrorClass, Failure
+from placet.errors import ErrorClass
 from placet.ids import Address
 from placet.messages import (
     THREAD,
     CancelRun,
-    ContinueRun,
-    Envelope,
-    InterruptRun,
-    Message,
     ModelAnswered,
-    SubmitRun,
-    TurnFailed,
     decode_envelope,
 )
-from placet.plans import PlannedTask
-from placet.runtime.engine import Engine
 from placet.runtime.ports import Delivery
 from placet.script import call, fail
 from placet.values import Principal, PrincipalKind
 from placet_dispatcher.words import CONTINUATION
-from placet_embedded.system import machines
 from tests.cases import case
 from tests.contracts.desks import decided
-from tests.contracts.on_store import OnStore
-from tests.rebuilding import ALICE, BOB, CLAIM_MS, TENANT, Office
-
-TASK = PlannedTask(id="one", title="Pay the invoice of c-1", assignee="clerk")
-PAID: Counter[str] = Counter()
+from tests.contracts.going import PAID, TASK, Going, an_instruction, an_office, obeys
+from tests.rebuilding import ALICE, BOB, TENANT, Office
 
 
-def obeys(conversation: Any) -> Any:
-    """A model that begins the task again whenever it is told to, but not when it is told that finished work stays."""
-    last = next(said for said in reversed(conversation) if isinstance(said, UserText))
-    return "It is paid; nothing was left to do." if CONTINUATION in last.text else call("pay", to="c-1")
-
-
-def an_office(*steps: Any, asks: bool = False) -> App:
-    """One clerk with one tool; `asks`: whose every call waits for a person."""
-    app = App("desk", version="1")
-
-    @app.tool(effect="idempotent", consequential=asks)
-    async def pay(ctx: ToolContext, to: str) -> str:
-        """Pay."""
-        PAID[ctx.idempotency_key] += 1
-        return f"paid {to}"
-
-    if asks:
-
-        @app.gate("tool_call", tools=[pay])
-        def a_person_reads_it(subject: Any) -> Suspend:
-            return Suspend("every payment is read")
-
-    app.team("desk", agents=[app.agent("clerk", model=scripted(*steps), tools=[pay])])
-    return app
-
-
-def an_instruction(text: str = "And tell them.", name: str = "i-1", **more: Any) -> ContinueRun:
-    return ContinueRun(**{"tenant": TENANT, "run_id": "r1", "instruction_id": name, "text": text, "by": ALICE, **more})
-
-
-class ContinuingContract(OnStore):
+class ContinuingContract(Going):
     """Runs that go on."""
-
-    @pytest.fixture(autouse=True)
-    def no_payment_yet(self) -> None:
-        PAID.clear()
 
     # ── a further instruction ──────────────────────────────────────────────────────────
 
@@ -219,109 +166,6 @@ class ContinuingContract(OnStore):
         assert state["status"] == "succeeded"
         assert [said["role"] for said in await self.said(office)] == ["user", "user", "assistant"]
 
-    # ── starts and wakes ───────────────────────────────────────────────────────────────
-
-    @case("I01")
-    async def test_two_starts_of_one_run_at_once_are_one_run_and_both_are_answered(self, store, clock):
-        office = Office(store, clock, lambda: an_office("Done."))
-        submission = SubmitRun(tenant=TENANT, run_id="r1", team="desk", mode="tasks", tasks=(TASK,), initiator=ALICE)
-        engines = [Engine(machines(), office.app, store, hand_over=False) for _ in range(2)]
-        settled = await asyncio.gather(
-            *(engine.process([self.delivery(submission, at)]) for at, engine in enumerate(engines))
-        )
-        answers = sorted(json.loads(settlement.replies[0][1])["answer"] for settlement in settled)
-        assert answers == ["accepted", "duplicate"]
-        assert (await office.to_the_end())["status"] == "succeeded"
-        assert list(office.asked.values()) == [1]
-
-    @case("I02", "I03")
-    async def test_a_hundred_wakes_are_one_pass_and_only_the_first_does_anything(self, store, clock):
-        office = Office(store, clock, lambda: an_office(call("pay", to="c-1"), "Paid.", asks=True))
-        await office.submit(tasks=(TASK,))
-        await office.work()
-        [request] = await office.open_requests()
-        await office.decide(request)
-        counting = Counting(store)
-        engine = Engine(machines(), office.app, counting, hand_over=False)
-        wakes = [self.delivery(decided(request["request_id"]), at) for at in range(100)]
-        version = (await office.state())["version"]
-        await engine.process(wakes[:1])
-        assert (counting.loads, counting.commits) == (1, 1), "idle: one wake, one pass"
-        assert (await office.state())["version"] == version + 1
-        await engine.process(wakes[1:])
-        assert (counting.loads, counting.commits) == (2, 1), "all others together: one more pass, which finds nothing"
-        assert (await office.to_the_end())["status"] == "succeeded"
-        assert list(PAID.values()) == [1]
-
-    @case("I05", "I04")
-    async def test_two_consumers_of_one_event_release_one_call(self, store, clock):
-        office = Office(store, clock, lambda: an_office(call("pay", to="c-1"), "Paid.", asks=True))
-        for run_id in ("r1", "r2"):
-            await office.submit(tasks=(TASK,), run_id=run_id)
-        await office.work()
-        for run_id in ("r1", "r2"):
-            [request] = await office.open_requests(run_id)
-            await office.decide(request)
-        [wake] = [row for row in await self.due(office) if row.run_id == "r1" and b"approval.decided" in row.body]
-        engines = [Engine(machines(), office.app, store, hand_over=False) for _ in range(2)]
-        deliveries = [Delivery(decode_envelope(wake.body), at, wake.id, wake.body) for at in range(2)]
-        settled = await asyncio.gather(
-            *(engine.process([delivery]) for engine, delivery in zip(engines, deliveries, strict=True))
-        )
-        assert all(settlement.done and not settlement.back for settlement in settled), "both acknowledge"
-        clock.at_ms += CLAIM_MS
-        assert (await office.to_the_end())["status"] == "succeeded"
-        assert (await office.to_the_end("r2"))["status"] == "succeeded"
-        assert sorted(PAID.values()) == [1, 1]
-        attempts = await store.rows(TENANT, "operation_attempt", "r1")
-        assert len(attempts) == 1
-
-    @case("I26")
-    async def test_a_turn_is_claimed_before_its_model_is_asked_in_the_commit_that_begins_it(self, store, clock):
-        office = Office(store, clock, lambda: an_office("Done."))
-        await office.submit(tasks=(TASK,))
-        [row] = [row for row in await self.due(office) if b"turn.take" in row.body]
-        settlement = await office.engine.process([Delivery(decode_envelope(row.body), 1, row.id, row.body)])
-        [activity] = settlement.activities
-        assert isinstance(activity, CallModel)
-        assert office.asked == {}, "the model is not asked before the commit"
-        thread = await store.state(TENANT, Address("r1", THREAD, "task:one"))
-        assert (thread["status"], thread["version"], thread["body"]["attempt"]) == ("calling", 1, 1)
-        assert [row["n"] for row in await store.rows(TENANT, "thread_message", "r1")] == [1]
-        again = await office.engine.process([Delivery(decode_envelope(row.body), 2, row.id, row.body)])
-        assert again.activities == [], "whoever comes second gets no call"
-
-    @case("I13")
-    @pytest.mark.parametrize("failure_first", [True, False])
-    async def test_a_wake_that_races_a_failure_loses_neither(self, store, clock, failure_first):
-        """Both come in one moment: the failure is delivered, and the other task goes on exactly once."""
-        office = Office(store, clock, lambda: an_office(self.two_ways, "Paid.", asks=True))
-        await office.submit(tasks=(TASK, PlannedTask(id="two", title="fail", assignee="clerk")))
-        office.hold = True
-        await office.work(until=lambda: self.calls(office))
-        about: dict[str, Any] = {"tenant": TENANT, "run_id": "r1", "turn": 1}
-        asked = ModelReply(calls=(ToolCall(call_id="c1", tool="pay", input_text='{"to":"c-1"}'),))
-        await office.say(ModelAnswered(**about, thread_id="task:one", attempt=1, reply=asked), "answer")
-        await office.work(until=lambda: self.has_open(office))
-        [request] = await office.open_requests()
-        await office.decide(request)
-        failed = TurnFailed(**about, thread_id="task:two", failure=Failure(code=Code.MODEL_FAILED, message="no"))
-        both = [self.delivery(failed, 1), self.delivery(decided(request["request_id"]), 2)]
-        settlement = await office.engine.process(both if failure_first else both[::-1])
-        assert len(settlement.done) == 2
-        office.hold = False
-        state = await office.to_the_end()
-        assert state["status"] == "failed"
-        assert {task["id"]: task["status"] for task in state["tasks"]} == {"one": "succeeded", "two": "failed"}
-        assert list(PAID.values()) == [1]
-        released = [e for e in await store.journal(TENANT, "r1") if e["type"] == "operation.execute"]
-        assert len(released) == 1
-
-    @staticmethod
-    def two_ways(conversation: Any) -> Any:
-        first = conversation[0].text
-        return fail("no", error_class=ErrorClass.DENIED) if first.startswith("fail") else call("pay", to="c-1")
-
     # ── ends ───────────────────────────────────────────────────────────────────────────
 
     @case("J01", "J15", "J09")
@@ -410,54 +254,3 @@ class ContinuingContract(OnStore):
         asked = said[1]["reply"]["calls"][0]["call_id"]
         assert (result["call_id"], result["ok"], "not this one" in result["text"]) == (asked, False, True)
         assert not PAID
-
-    # ── helpers ────────────────────────────────────────────────────────────────────────
-
-    @staticmethod
-    def delivery(message: Message, at: int) -> Delivery:
-        envelope = Envelope(id=f"m-{at}", reply_to=f"r-{at}", message=message)  # type: ignore[arg-type]
-        return Delivery(envelope, at)
-
-    @staticmethod
-    def interruption(turn: str) -> InterruptRun:
-        return InterruptRun(tenant=TENANT, run_id="r1", by=ALICE, turn=turn)
-
-    @staticmethod
-    async def said(office: Office) -> list[dict[str, Any]]:
-        rows = await office.store.rows(TENANT, "thread_message", "r1")
-        return [json.loads(row["body_text"]) for row in sorted(rows, key=lambda row: row["n"])]
-
-    @staticmethod
-    async def calls(office: Office) -> bool:
-        thread = await office.store.state(TENANT, Address("r1", THREAD, "task:one"))
-        return thread is not None and thread["status"] == "calling"
-
-    @staticmethod
-    async def has_open(office: Office) -> bool:
-        return bool(await office.open_requests())
-
-    @staticmethod
-    async def due(office: Office) -> list[Any]:
-        return list(await office.store.claim_due(100, CLAIM_MS))
-
-
-class Counting:
-    """A store that counts passes."""
-
-    compares_and_sets = True
-    is_verbatim = True
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-        self.loads = self.commits = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    async def load(self, *asked: Any) -> Any:
-        self.loads += 1
-        return await self._inner.load(*asked)
-
-    async def commit(self, units: Any) -> Any:
-        self.commits += 1
-        return await self._inner.commit(units)

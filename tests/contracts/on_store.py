@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from placet.runtime.ports import CommitResult, Fate, Reader, Store
+from placet.runtime.ports import CommitResult, Fate, Store
+from placet.runtime.reading import Reader
 from tests.contracts.units import ManualClock
 
 COMMITTED, LOST = CommitResult(Fate.COMMITTED), CommitResult(Fate.LOST)

@@ -158,7 +158,7 @@ class EndingContract:
             assert (run["body"]["answer"], desk.models.calls) == ("I have done it.", 2)
 
     async def interrupt(self, system: Whole, turn: str) -> str:
-        message = InterruptRun(tenant=TENANT, run_id="run-1", by=DEVELOPER, turn=turn)
+        message = InterruptRun(tenant=TENANT, run_id="run-1", interrupt_id=f"i {turn}", by=DEVELOPER, turn=turn)
         said = await system.embedded.door.ask(message, message_id=f"stop {turn}", timeout_ms=PATIENCE_S * 1_000)
         return str(said)
 

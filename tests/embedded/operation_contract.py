@@ -148,7 +148,7 @@ class OperationContract:
             async def parked() -> Any:
                 return (await system.get("/v1/runs/run-1"))["parked"]
 
-            [letter] = await system.until(parked)
+            [letter] = await system.eventually(parked)
             assert (letter["code"], letter["reason"]) == ("INVARIANT", "KeyError: 'what now?'")
             await system.pay("run-2", tool="look", customer="c-2")
             await system.status("succeeded", run_id="run-2")
@@ -225,7 +225,8 @@ class OperationContract:
             return "paid"
 
         store = await self.make()
-        commit, raced = store.commit, []
+        commit = store.commit
+        raced: list[bool] = []
         team = a_team(app, pay)
         stop = FreezeOperations(tenant=TENANT, run_id=freeze_run(TENANT), word="freeze", by=ALICE, reason="fire")
 
@@ -242,7 +243,7 @@ class OperationContract:
             await system.pay(customer="c-1")
             await system.decide(await system.asked())
 
-            async def held() -> bool:
+            async def held() -> Any:
                 waits = await system.store.outbox(TENANT, "run-1")
                 return raced and any(row["type"] == "operation.execute" and row["not_before_ms"] for row in waits)
 
@@ -375,7 +376,7 @@ class OperationContract:
             async def over() -> bool:
                 return (await system.operation())["status"] == "cancelled"
 
-            await system.until(over)
+            await system.eventually(over)
             [attempt] = await system.rows("operation_attempt")
             assert attempt["ended"] != "succeeded", "an abort is no commit"
 

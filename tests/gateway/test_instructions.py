@@ -112,6 +112,11 @@ async def test_where_nothing_is_in_work_the_answer_says_so(world: World, http: h
     message, _ = world.asked[-1]
     assert isinstance(message, InterruptRun)
     assert (message.turn, message.reason, message.by.id) == ("task:cut/1", "wrong way", "developer")
+    assert len({asked.interrupt_id for asked, _ in world.asked if isinstance(asked, InterruptRun)}) == 2
+    for _ in range(2):
+        await http.post("/v1/runs/r1/interrupt", headers={"Idempotency-Key": "k-1"})
+    first, again = (asked.interrupt_id for asked, _ in world.asked[-2:] if isinstance(asked, InterruptRun))
+    assert first == again
 
 
 async def test_both_through_the_client(world: World) -> None:
@@ -120,7 +125,7 @@ async def test_both_through_the_client(world: World) -> None:
     async with AsyncPlacetClient(Connection("http://localhost:7300", TOKEN), transport=transport) as client:
         said = await client.continue_run("r1", "Go on.", instruction_id="i-1", task="cut")
         assert (said.answer, said.turn) == ("accepted", "task:cut/2")
-        assert (await client.interrupt_run("r1", turn="1")).turn == "task:cut/1"
+        assert (await client.interrupt_run("r1", interrupt_id="int-1", turn="task:cut/1")).turn == "task:cut/1"
         failure = Failure(code=Code.TURN_BUSY, message="busy", details={"turn": "task:cut/2"})
         world.scripted.append(Receipt(answer="refused", run_id="r1", failure=failure))
         with pytest.raises(TerminalError) as busy:

@@ -11,8 +11,7 @@ import pytest
 from placet.client import AsyncPlacetClient, Connection
 from placet.client.events import EventReader
 from placet.errors import Code, RetryableError
-from placet.partials import Partial
-from placet.runtime.overhearing import Overhearing
+from placet.partials import Overhearing, Partial
 from placet.views import PartialText, RunEvent
 from placet_gateway.streams import PIECES_MAX, Streams, spoken
 from tests.cases import case

@@ -120,7 +120,14 @@ def test_a_person_is_told_by_command(world: World, placet: Placet) -> None:
     told = placet("operation", "show", "op_1")
     assert told.code == 0
     assert told.out.count(request["request_hash"]) == 5
-    for part in ("create_tag", "attempt 2", "retry after 0 ms: transient", "approved by alice", "all equal", '{"tag":"v1.2.0"}'):
+    for part in (
+        "create_tag",
+        "attempt 2",
+        "retry after 0 ms: transient",
+        "approved by alice",
+        "all equal",
+        '{"tag":"v1.2.0"}',
+    ):
         assert part in told.out, part
     assert placet("operation", "show", "op_1", "--json").document["hashes_agree"] is True
     assert placet("operation", "show", "op_9").code != 0

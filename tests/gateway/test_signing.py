@@ -6,7 +6,7 @@ import pytest
 
 from placet.errors import Code, ContractError, TerminalError
 from placet.messages import DecideApproval
-from placet.runtime.ports import Reader
+from placet.runtime.reading import Reader
 from placet.signatures import open_envelope
 from placet.values import Principal, PrincipalKind
 from placet_gateway.context import Gateway

@@ -100,7 +100,12 @@ async def test_the_request_carries_the_key_and_its_answer_is_the_result(kind: st
     ],
 )
 async def test_an_answer_says_what_is_known_and_nothing_is_repeated(
-    kind: str, status: int, headers: dict[str, str], said: type[ToolError], transient: bool | None, after_s: float | None
+    kind: str,
+    status: int,
+    headers: dict[str, str],
+    said: type[ToolError],
+    transient: bool | None,
+    after_s: float | None,
 ) -> None:
     both = Both(kind, answers(status, headers=headers, text="why"))
     with pytest.raises(said) as refused:

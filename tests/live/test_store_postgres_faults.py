@@ -187,7 +187,9 @@ async def test_connections_that_the_server_ended_while_they_were_idle_are_replac
         await execute(
             url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'placet%'"
         )
-        await asyncio.sleep(0.05)  # the ends of the connections are read by the loop
+        async with asyncio.timeout(30):
+            while not all(each.gone for kept in store._sessions._idle.values() for each in kept):  # noqa: ASYNC110
+                await asyncio.sleep(0)  # the loop reads the ends of the connections, and tells nobody
         assert await store.commit([step(None, version)]) == [COMMITTED]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from placet import limits
-from placet.calls import ToolResults, UserText
+from placet.calls import UserText
 from placet.errors import Code, Failure
 from placet.gates import Boundary
 from placet.instants import Instant
@@ -18,7 +18,6 @@ from placet.messages import (
     InterruptRun,
     PlanProposed,
     RunTimedOut,
-    StopTurn,
     TurnFailed,
     TurnTaken,
 )
@@ -126,6 +125,7 @@ def test_what_waits_for_another_failed_task_as_well_stays_skipped() -> None:
     )
     assert refused(play).details["tasks"] == ["a", "y"]
     say_more(play, task="a")
+    assert play.statuses() == {"a": "running", "y": "failed", "b": "skipped", "c": "skipped"}
     play.say("a")
     assert play.status == "failed"
     assert play.statuses() == {"a": "succeeded", "y": "failed", "b": "skipped", "c": "skipped"}
@@ -325,7 +325,11 @@ def test_a_run_that_waits_for_approval_takes_no_note_and_calls_no_model() -> Non
 def test_who_has_not_started_the_run_is_told_what_is_told_of_no_run(make: Any, stranger: dict[str, Any]) -> None:
     play = make()
     nowhere = Play().tell(an_instruction())
-    for message in (an_instruction(), InterruptRun(**HERE, by=ALICE), InterruptRun(**HERE, by=ALICE, turn="task:a/1")):
+    for message in (
+        an_instruction(),
+        InterruptRun(**HERE, interrupt_id="x", by=ALICE),
+        InterruptRun(**HERE, interrupt_id="y", by=ALICE, turn="task:a/1"),
+    ):
         given = {name: value for name, value in stranger.items() if name in type(message).model_fields}
         told = play.tell(message, **given)
         assert (told.kind, told.state) == ("refused", None)
@@ -371,14 +375,29 @@ def test_an_end_that_was_decided_upon_is_for_ever(status: str) -> None:
     assert (told.answer, told.failure.code, play.status) == ("closed", Code.RUN_TERMINAL, status)
 
 
+@case("J23")
+@pytest.mark.parametrize("outcome", ["rejected", "expired", "cancelled"])
+def test_not_even_what_was_finished_in_such_a_run_goes_on(outcome: str) -> None:
+    app = FakeApplication()
+    app.gates[Boundary.DISPATCH] = lambda subject: suspend() if subject.task.id == "b" else None
+    play = Play(app).submit(a_task("a"), a_task("b", "a")).say("a")
+    if outcome == "cancelled":
+        play.cancel()
+    else:
+        play.decide(play.pending()[0], outcome)
+    assert (play.status, play.statuses()) == (outcome, {"a": "succeeded", "b": "skipped"})
+    assert refused(play, task="a").code is Code.RUN_TERMINAL
+
+
 def test_a_failed_run_in_which_something_was_stopped_does_not_go_on() -> None:
     app = FakeApplication()
     app.gates[Boundary.TOOL_CALL] = lambda call: suspend()
-    play = Play(app).submit(a_task("a"), a_task("b")).call("a", a_call())
+    play = Play(app).submit(a_task("a"), a_task("b")).say("b").call("a", a_call())
     app.teams["team"] = a_team(agents={"worker": ()})
     play.decide(play.pending()[0])
     assert play.status == "failed"
-    assert refused(play).code is Code.RUN_TERMINAL
+    for task in ("", "a", "b"):
+        assert refused(play, task=task).code is Code.RUN_TERMINAL
 
 
 def test_a_run_over_its_budget_takes_no_further_instruction() -> None:
@@ -432,138 +451,3 @@ def test_an_instruction_has_as_long_as_the_run_had_or_as_long_as_it_is_given() -
     say_more(play, timeout_ms=5_000)
     assert play.run.deadline_ms is not None
     assert [m for m in play.sent if isinstance(m, RunTimedOut)], "a timer of its own"
-
-
-# ── interrupted ────────────────────────────────────────────────────────────────────────
-
-
-def interrupt(play: Play, **changes: Any) -> Receipt:
-    return reply(play.tell(InterruptRun(**HERE, by=ALICE), **changes))
-
-
-def interrupted() -> Play:
-    """The only task's first turn, stopped."""
-    play = Play().submit(a_task("a"))
-    interrupt(play)
-    return play.fail("a", STOPPED)
-
-
-def test_an_interrupted_turn_ends_and_the_run_waits_for_the_next_instruction() -> None:
-    play = Play().submit(a_task("a"), a_task("b", "a"))
-    told = interrupt(play, reason="wrong way")
-    assert (told.answer, told.turn) == ("accepted", "task:a/1")
-    [stop] = [message for message in play.sent if isinstance(message, StopTurn)]
-    assert (stop.thread_id, stop.turn) == ("task:a", 1)
-    assert interrupt(play).answer == "duplicate"
-    play.fail("a", STOPPED)
-    assert (play.status, play.statuses()) == ("suspended", {"a": "running", "b": "pending"})
-    assert interrupt(play).answer == "nothing_interrupted"
-    assert say_more(play, "This way.").turn == "task:a/2"
-    assert [type(message) for message in play.turns()[-1].append] == [UserText]
-    assert play.say("a").say("b").status == "succeeded"
-
-
-@case("I21")
-def test_where_nothing_is_in_work_nothing_is_interrupted() -> None:
-    for make in (done, failed, interrupted):
-        play = make()
-        before = play.run
-        told = interrupt(play)
-        assert (told.answer, told.status) == ("nothing_interrupted", play.status)
-        assert play.run is before
-
-
-@case("J12")
-@pytest.mark.parametrize("turn", ["task:a/1", "task:a/3", "task:b/1", "plan/1", "task:zzz/2", "nonsense"])
-def test_a_finished_or_foreign_turn_cannot_be_interrupted_and_the_current_one_is_untouched(turn: str) -> None:
-    play = done()
-    say_more(play)
-    before = play.run
-    told = interrupt(play, turn=turn)
-    assert told.failure is not None
-    assert (told.answer, told.failure.code) == ("refused", Code.TURN_MISMATCH)
-    assert play.run is before
-    assert interrupt(play, turn="task:a/2").answer == "accepted"
-
-
-@case("J18")
-def test_calls_of_an_interrupted_turn_are_not_made_and_each_has_its_one_answer() -> None:
-    play = Play().submit(a_task("a"))
-    interrupt(play)
-    play.call("a", a_call("c1"), a_call("c2", tool="search"))
-    assert (play.status, play.executed()) == ("suspended", [])
-    say_more(play)
-    results, words = play.turns()[-1].append
-    assert isinstance(results, ToolResults)
-    assert [(each.call_id, each.ok) for each in results.results] == [("c1", False), ("c2", False)]
-    assert all("cancelled before execution" in each.text for each in results.results)
-    assert isinstance(words, UserText)
-
-
-def test_what_a_tool_is_at_ends_first_and_its_result_comes_with_the_instruction() -> None:
-    play = Play().submit(a_task("a")).call("a", a_call())
-    assert interrupt(play).turn == "task:a/1"
-    assert not [message for message in play.sent if isinstance(message, StopTurn)], "no model is at work"
-    assert play.status == "running"
-    assert refused(play).code is Code.TURN_BUSY
-    play.done(play.executed()[0].operation_id)
-    assert (play.status, len(play.turns())) == ("suspended", 1)
-    say_more(play)
-    results, _ = play.turns()[-1].append
-    assert isinstance(results, ToolResults)
-    assert results.results[0].ok
-
-
-def test_an_interruption_that_comes_too_late_changes_nothing() -> None:
-    play = Play().submit(a_task("a"))
-    interrupt(play)
-    assert play.say("a").status == "succeeded"
-    play = Play().submit().plan(a_task("a"), a_task("b")).say("a").say("b")
-    assert interrupt(play).turn == "answer/1"
-    assert answer(play, 1).status == "succeeded"
-
-
-@pytest.mark.parametrize("came", ["stopped", "planned"])
-def test_an_interrupted_planner_plans_again_with_the_next_instruction(came: str) -> None:
-    play = Play().submit()
-    assert interrupt(play).turn == "plan/1"
-    if came == "stopped":
-        play.tell(TurnFailed(**HERE, thread_id=PLAN_THREAD, turn=1, failure=STOPPED))
-    else:
-        play.plan(a_task("a", assignee="worker"))
-    assert (play.status, play.run.tasks) == ("suspended", ())
-    assert say_more(play, "Plan it smaller.").turn == "plan/2"
-    play.tell(PlanProposed(**HERE, thread_id=PLAN_THREAD, turn=2, tasks=(a_task("a", assignee="worker"),)))
-    assert play.say("a").status == "succeeded"
-
-
-def test_an_interrupted_run_can_be_cancelled_and_its_time_can_end() -> None:
-    play = interrupted()
-    play.cancel()
-    assert (play.status, play.run.held) == ("cancelled", ())
-    play = Play().submit(a_task("a"), timeout_ms=1_000)
-    interrupt(play)
-    play.fail("a", STOPPED)
-    play.now_ms = Instant(play.now_ms + 2_000)
-    play.tell(RunTimedOut(**HERE))
-    assert play.status == "timed_out"
-
-
-def test_of_several_turns_one_can_be_interrupted_and_the_others_go_on() -> None:
-    play = Play().submit(a_task("a"), a_task("b"))
-    assert interrupt(play, turn="task:b/1").turn == "task:b/1"
-    play.fail("b", STOPPED)
-    assert play.status == "running"
-    assert say_more(play, task="b").turn == "task:b/2"
-    assert play.say("b").say("a").status == "succeeded"
-
-
-def test_of_several_interrupted_tasks_one_is_to_be_named() -> None:
-    play = Play().submit(a_task("a"), a_task("b"))
-    assert interrupt(play).turn == "task:a/1, task:b/1"
-    play.fail("a", STOPPED).fail("b", STOPPED)
-    assert play.status == "suspended"
-    assert refused(play).details["tasks"] == ["a", "b"]
-    say_more(play, task="a")
-    say_more(play, "And b.", "i-2", task="b")
-    assert play.say("a").say("b").status == "succeeded"

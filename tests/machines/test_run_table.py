@@ -22,6 +22,7 @@ from placet.messages import (
     Message,
     OperationDone,
     OperationDoubtful,
+    PatchPlan,
     PlanProposed,
     RunTimedOut,
     SubmitRun,
@@ -127,7 +128,7 @@ def failed() -> Play:
 
 def interrupted() -> Play:
     play = working()
-    play.tell(InterruptRun(**HERE, by=ALICE))
+    play.tell(InterruptRun(**HERE, interrupt_id="int-1", by=ALICE))
     return play.fail("a", Failure(code=Code.TURN_INTERRUPTED, message="interrupted"))
 
 
@@ -154,16 +155,32 @@ ENDS: dict[str, Callable[[], Play]] = {
 
 MOVES: dict[str, set[str]] = {
     "planning": {"PlanProposed", "TurnFailed plan", "CancelRun", "InterruptRun", "RunTimedOut"},
-    "deciding": {"ApprovalDecided", "ApprovalExpiring", "CancelRun", "RunTimedOut"},
-    "working": {"TurnTaken", "TurnTaken with calls", "TurnFailed", "CancelRun", "InterruptRun", "RunTimedOut"},
-    "in a tool": {"OperationDone", "OperationDoubtful", "CancelRun", "InterruptRun", "RunTimedOut"},
-    "before a person": {"ApprovalDecided", "ApprovalExpiring", "OperationDone", "CancelRun", "RunTimedOut"},
-    "in doubt": {"OperationDone", "CancelRun", "RunTimedOut"},
+    "deciding": {"ApprovalDecided", "ApprovalExpiring", "CancelRun", "InterruptRun", "RunTimedOut"},
+    "working": {
+        "TurnTaken",
+        "TurnTaken with calls",
+        "TurnFailed",
+        "PatchPlan",
+        "CancelRun",
+        "InterruptRun",
+        "RunTimedOut",
+    },
+    "in a tool": {"OperationDone", "OperationDoubtful", "PatchPlan", "CancelRun", "InterruptRun", "RunTimedOut"},
+    "before a person": {
+        "ApprovalDecided",
+        "ApprovalExpiring",
+        "OperationDone",
+        "PatchPlan",
+        "CancelRun",
+        "RunTimedOut",
+    },
+    "in doubt": {"OperationDone", "PatchPlan", "CancelRun", "RunTimedOut"},
     "draining": {"TurnTaken", "TurnTaken with calls", "TurnFailed", "CancelRun", "InterruptRun", "RunTimedOut"},
     "answering": {"TurnTaken answer", "CancelRun", "InterruptRun", "RunTimedOut"},
-    "interrupted": {"ContinueRun", "CancelRun", "RunTimedOut"},
+    "interrupted": {"ContinueRun", "PatchPlan", "CancelRun", "RunTimedOut"},
 }
-"""What moves a run, in each situation. A further instruction is refused aloud while a turn is in work. Everything else
+"""What moves a run, in each situation. A further instruction is refused aloud while a turn is in work, a change of
+the plan where none is under way. Everything else
 that a run takes is absorbed, and another's message refused."""
 
 
@@ -189,7 +206,8 @@ def messages_for(play: Play) -> dict[str, Message]:
         "ApprovalExpiring": ApprovalExpiring(**HERE, request_id=request_id, expires_at_ms=T0 + 9_000),
         "CancelRun": CancelRun(**HERE, by=ALICE),
         "ContinueRun": ContinueRun(**HERE, instruction_id="i-1", text="go on", by=ALICE),
-        "InterruptRun": InterruptRun(**HERE, by=ALICE),
+        "InterruptRun": InterruptRun(**HERE, interrupt_id="int-2", by=ALICE),
+        "PatchPlan": PatchPlan(**HERE, patch_id="p-1", by=ALICE, add=(a_task("z"),)),
         "RunTimedOut": RunTimedOut(**HERE),
     }
 
@@ -217,7 +235,7 @@ def test_every_message_in_every_situation_has_its_answer(situation: str) -> None
     assert make().status == status
     kinds = tell_each(make)
     assert {name for name, kind in kinds.items() if kind == "moved"} == MOVES[situation]
-    assert {name for name, kind in kinds.items() if kind == "refused"} <= {"ContinueRun"}
+    assert {name for name, kind in kinds.items() if kind == "refused"} <= {"ContinueRun", "PatchPlan"}
 
 
 @pytest.mark.parametrize("status", ENDS)
@@ -225,7 +243,9 @@ def test_nothing_leads_out_of_an_end_but_an_instruction_out_of_some(status: str)
     play = ENDS[status]()
     assert play.status == status
     kinds = tell_each(ENDS[status])
+    assert kinds.pop("InterruptRun") == "moved", "its id is kept"
     assert kinds.pop("ContinueRun") == ("moved" if status in ("succeeded", "failed") else "refused")
+    assert kinds.pop("PatchPlan") == "refused"
     assert set(kinds.values()) == {"absorbed"}
 
 

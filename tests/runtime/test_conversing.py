@@ -14,6 +14,7 @@ from placet.calls import ChatMessage, ModelReply
 from placet.ids import Address
 from placet.instants import Instant
 from placet.messages import RUN, THREAD, Message, SubmitRun, enveloped
+from placet.partials import Overhearing, Partial
 from placet.plans import PlannedTask
 from placet.runtime.conversing import Conversing, model_answered, result_envelope
 from placet.runtime.engine import Engine, Settlement
@@ -177,3 +178,16 @@ async def test_what_another_process_has_committed_of_a_conversation_is_read(app:
 async def test_a_script_with_a_function_in_it_is_not_at_hand() -> None:
     assert scripted("a", call("refund", amount=1)).is_at_hand
     assert not scripted("a", lambda said: "b").is_at_hand
+
+
+@pytest.mark.parametrize("listens", [True, False])
+async def test_a_turn_that_is_one_step_is_heard_word_by_word_by_who_listens(
+    app: App, store: CountingStore, listens: bool
+) -> None:
+    overhearing, heard = Overhearing(), list[Partial]()
+    overhearing.overhear(RUN_ID if listens else "another", heard.append)
+    engine = Engine(machines(), app, store, at_hand=OneModel(ModelReply(text="It is done.")), partials=overhearing)
+    await told(engine, submission())
+    assert await status(store, Address(RUN_ID, RUN, "")) == "succeeded"
+    words = [("task:pay/1", 0, "It "), ("task:pay/1", 3, "is "), ("task:pay/1", 6, "done.")]
+    assert [(piece.turn, piece.at, piece.text) for piece in heard] == (words if listens else [])

@@ -14,10 +14,9 @@ from placet.adapters.memory import MemoryStore
 from placet.calls import ChatMessage, ModelReply, UserText
 from placet.errors import Code
 from placet.messages import Envelope, ModelAnswered, ModelFailed
-from placet.partials import Partial, words_of
+from placet.partials import Overhearing, Partial, words_of
 from placet.rows import ThreadMessageRow
 from placet.runtime.invoker import TaskInvoker
-from placet.runtime.overhearing import Overhearing
 from placet.runtime.ports import StateWrite, Unit, handle_lost
 from placet.runtime.refusing import NoTools
 from tests.cases import case

@@ -17,6 +17,7 @@ from placet.rows import FactKey
 from placet.runtime import process
 from placet.runtime.ports import Loaded, StateWrite, Unit
 from placet.runtime.stopping import EARLY_MAX, Stopping
+from tests.cases import case
 from tests.runtime.test_engine import SetClock
 from tests.runtime.test_invoker import Invoked, a_model_call, a_stop, a_tool_run
 
@@ -110,6 +111,19 @@ async def test_a_model_call_that_is_made_elsewhere_gets_it_as_well(air: Air, fac
     here.start(Stop(tenant="acme", run_id="run-1", machine=THREAD, key="plan", reason="the run has ended"))
     await there.invoked.invoker.settled()
     assert there.invoked.world.cancelled == ["plan"]
+
+
+@case("J12")
+@pytest.mark.parametrize(("status", "stopped"), [("failed", ["plan"]), ("waiting", ["plan"]), ("calling", [])])
+async def test_a_model_call_whose_turn_was_interrupted_is_stopped_elsewhere_and_one_that_is_wanted_is_not(
+    status: str, stopped: list[str], air: Air, facts: Facts
+) -> None:
+    here, there = Process(air, facts), await Process(air, facts).started(a_model_call())
+    await facts.has("running")
+    await facts.has(status, THREAD, "plan")
+    here.start(Stop(tenant="acme", run_id="run-1", machine=THREAD, key="plan", reason="interrupted by alice"))
+    await idle()
+    assert there.invoked.world.cancelled == stopped
 
 
 async def test_what_runs_here_is_signalled_at_once_and_told_to_the_others_all_the_same(air: Air, facts: Facts) -> None:

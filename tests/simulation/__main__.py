@@ -8,35 +8,14 @@ import time
 from collections import Counter
 
 from tests.simulation.faults import FAULTS
+from tests.simulation.many import Tally, judge_of, run_many
+from tests.simulation.rare import RARE, RARE_AGAINST
 from tests.simulation.shrinking import shrunk
-from tests.simulation.world import Report, simulate
+from tests.simulation.world import MODES, Mode, Report
 
-FAILURES_SHOWN = 3
-RARE = (
-    "a call came too late to begin",
-    "a claim was held by another",
-    "a unit lost a race",
-    "a probe found the effect",
-    "a probe found nothing",
-    "a seal refused a late request",
-    "a request came too late to arrive",
-    "an idempotent tool saw its key again",
-    "a run ended as computed",
-    "a timer came early, and came again",
-    "a forged word moved an operation",
-    "a person was asked whether it happened",
-    "a late result was taken",
-    "a question took another's place",
-    "an edited call was asked about",
-    "decision: closed",
-    "decision: conflict",
-    "decision: expired",
-    "decision: stale",
-    "revoke: accepted",
-    "revoke: refused",
-)
-"""What a long simulation must have seen: a branch that nothing reaches is not tested."""
-LONG = 2_000
+LONG = 10_000
+"""Seeds after which every fault and every interesting branch must have been seen."""
+INTERRUPTED = 130
 
 
 def main() -> int:
@@ -45,61 +24,49 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="one seed, with its events")
     parser.add_argument("--seeds", type=int, default=1_000, help="how many seeds")
     parser.add_argument("--base", type=int, help="the first of them; from the time if it is not given")
+    parser.add_argument("--mode", choices=MODES, help="liveness: faults end, all must; safety: they never end; or both")
+    parser.add_argument("--differential", action="store_true", help="each seed with and without the referee")
+    parser.add_argument("--processes", type=int, help="how many; by default one for each core")
     given = parser.parse_args()
     if given.seed is not None:
-        return _one(given.seed)
-    return _many(given.base if given.base is not None else time.time_ns() % 1_000_000_007, given.seeds)
+        return _one(given.seed, given.mode, against=given.differential)
+    base = given.base if given.base is not None else time.time_ns() % 1_000_000_007
+    print(f"seeds {base} to {base + given.seeds - 1}", flush=True)
+    tally, interrupted = run_many(base, given.seeds, judge_of(given.mode, against=given.differential), given.processes)
+    failed = _summed_up(tally, against=given.differential)
+    return INTERRUPTED if interrupted else int(failed)
 
 
-def _one(seed: int) -> int:
-    report = simulate(seed)
+def _one(seed: int, mode: Mode | None, *, against: bool) -> int:
+    report = judge_of(mode, against=against)(seed)
     print("\n".join(map(str, report.events)))
-    _explain(report)
+    print(report)
+    if report.failed and not against:
+        _shrink(report, mode)
     print(f"digest {report.digest}")
     return int(report.failed)
 
 
-def _explain(report: Report) -> None:
-    print(report)
-    if report.failed:
-        needed = shrunk(report.seed, report.violations[0].invariant)
-        print(f"these faults are enough: {' '.join(sorted(needed)) or 'none'}")
-        print(f"again: make simulate SEED={report.seed}")
+def _shrink(report: Report, mode: Mode | None) -> None:
+    needed = shrunk(report.seed, report.violations[0].invariant, mode)
+    print(f"these faults are enough: {' '.join(sorted(needed)) or 'none'}")
 
 
-def _many(base: int, seeds: int) -> int:
-    print(f"seeds {base} to {base + seeds - 1}", flush=True)
-    began_s = shown_s = time.monotonic()
-    faults: Counter[str] = Counter()
-    sometimes: Counter[str] = Counter()
-    runs: Counter[str] = Counter()
-    failed: list[int] = []
-    for done, seed in enumerate(range(base, base + seeds), start=1):
-        report = simulate(seed)
-        faults += report.faults
-        sometimes += report.sometimes
-        runs += report.runs
-        if report.failed:
-            failed.append(seed)
-            if len(failed) <= FAILURES_SHOWN:
-                print()
-                _explain(report)
-        now_s = time.monotonic()
-        if now_s - shown_s > 1 or done == seeds:
-            shown_s = now_s
-            rate = done / (now_s - began_s) * 60
-            print(f"\r{done:,} seeds · {rate:,.0f} a minute · {len(failed)} failed", end="", flush=True)
-    print("\n")
-    _table("runs ended as", runs)
-    _table("faults injected", faults)
-    _table("sometimes", sometimes)
-    unseen = [name for name in FAULTS if not faults[name]] + [name for name in RARE if not sometimes[name]]
-    if seeds >= LONG and unseen:
-        print(f"never seen in {seeds:,} seeds, which proves nothing about them: {', '.join(unseen)}")
-        return 1
-    if failed:
-        print(f"failed: {' '.join(map(str, failed[:20]))}")
-    return int(bool(failed))
+def _summed_up(tally: Tally, *, against: bool) -> bool:
+    """Print what was found; whether something must be done about it."""
+    for text in tally.shown:
+        print(f"\n{text}")
+    print()
+    _table("runs ended as", tally.runs)
+    _table("faults injected", tally.faults)
+    _table("sometimes", tally.sometimes)
+    rare = (*RARE, *RARE_AGAINST) if against else RARE
+    unseen = [name for name in FAULTS if not tally.faults[name]] + [name for name in rare if not tally.sometimes[name]]
+    if tally.seeds >= LONG and unseen:
+        print(f"never seen in {tally.seeds:,} seeds, which proves nothing about them: {', '.join(unseen)}")
+    for seed, text in list(tally.failed.items())[:20]:
+        print(f"failed: make simulate SEED={seed}  {text[:100]}")
+    return bool(tally.failed) or (tally.seeds >= LONG and bool(unseen))
 
 
 def _table(title: str, counts: Counter[str]) -> None:

@@ -22,7 +22,7 @@ from placet.gates import (
     RoundSubject,
     Subject,
 )
-from placet.plans import AgentSpec, TeamSpec
+from placet.plans import ASK_HUMAN, AgentSpec, TeamSpec
 from placet.retries import RetryPolicy
 
 TIMEOUT_MS = 2_000
@@ -43,24 +43,38 @@ TOOLS = tuple(EFFECTS)
 UNGRANTED = "mail"
 """What the agent `ben` may not call."""
 
-GATES = ("allow", "ask", "ask_two", "ask_soon", "ask_use", "deny", "fail", "none")
+RARELY_ASKING = ("ask_again", "ask_or_end", "ask_remind", "ask_some", "ask_editor")
+"""Verdicts of rarer gates: what follows when nobody decides, who is reminded, who may decide, and on an own edit."""
+GATES = (
+    "allow",
+    "ask",
+    "ask_two",
+    "ask_soon",
+    "ask_use",
+    "deny",
+    "fail",
+    "none",
+    *RARELY_ASKING,
+)
 """Verdicts that an input can name. `none`: no gate applies."""
-ASKING = frozenset({"ask", "ask_two", "ask_soon", "ask_use"})
+ASKING = ("ask", "ask_two", "ask_soon", "ask_use", *RARELY_ASKING)
+SOME = ("alice", "bob", "emil", "fred", "tess", "theo")
+"""Who may decide where a gate names persons."""
 
 TEAMS: Mapping[str, TeamSpec] = {
     team.name: team
     for team in (
-        TeamSpec(name="solo", agents=(AgentSpec(name="ann", tools=TOOLS),)),
+        TeamSpec(name="solo", agents=(AgentSpec(name="ann", tools=(*TOOLS, ASK_HUMAN)),)),
         TeamSpec(
             name="pair",
             agents=(
-                AgentSpec(name="ann", tools=TOOLS),
+                AgentSpec(name="ann", tools=(*TOOLS, ASK_HUMAN)),
                 AgentSpec(name="ben", tools=tuple(tool for tool in TOOLS if tool != UNGRANTED)),
             ),
             planner="ben",
         ),
-        TeamSpec(name="rounds", agents=(AgentSpec(name="ann", tools=TOOLS),), round_gate=True),
-        TeamSpec(name="poor", agents=(AgentSpec(name="ann", tools=TOOLS),), tokens_max=45),
+        TeamSpec(name="rounds", agents=(AgentSpec(name="ann", tools=(*TOOLS, ASK_HUMAN)),), round_gate=True),
+        TeamSpec(name="poor", agents=(AgentSpec(name="ann", tools=(*TOOLS, ASK_HUMAN)),), tokens_max=45),
     )
 }
 
@@ -74,6 +88,17 @@ RELEASES: Mapping[str, str] = {
 }
 LOST = (UPSERT, TAG)
 """The tools that are gone, or no longer granted."""
+
+
+QUESTION = ToolSpec(
+    name=ASK_HUMAN,
+    version="1",
+    schema_digest=digest({"tool": ASK_HUMAN}),
+    effect=EffectClass.READ_ONLY,
+    consequential=False,
+    timeout_ms=TIMEOUT_MS,
+    retry=RetryPolicy(attempts_max=1),
+)
 
 
 class SimApplication:
@@ -122,10 +147,14 @@ class SimApplication:
         return limits.MODEL_TIMEOUT_MS
 
     def tool_spec(self, name: str) -> ToolSpec | None:
+        if name == ASK_HUMAN:
+            return QUESTION
         return self._tools.get(name)
 
     def validate_input(self, tool: str, raw_input: dict[str, Any]) -> dict[str, Any] | Failure:
         """`n` is a whole number, `gate` one of GATES (default `allow`); nothing else."""
+        if tool == ASK_HUMAN:
+            return {"answer_schema": None, "options": None, **raw_input}
         unknown = sorted(set(raw_input) - {"n", *self._defaults})
         if unknown or type(raw_input.get("n")) is not int or raw_input.get("gate", "allow") not in GATES:
             return Failure(
@@ -138,7 +167,7 @@ class SimApplication:
     def judge(self, boundary: Boundary, subject: Subject) -> Judgement | None:
         match subject:
             case CallSubject():
-                return judgement(subject.input["gate"])
+                return judgement(subject.input.get("gate", "none"))
             case DispatchSubject():
                 return self._at(subject.run_id, f"dispatch:{subject.task.id}")
             case PlanSubject() | RoundSubject() | PlanPatchSubject():
@@ -159,6 +188,10 @@ def judgement(gate: str) -> Judgement | None:
         rule=gate,
         policy_version="policy-1",
         quorum=2 if gate == "ask_two" else 1,
-        expires_after_ms=EXPIRES_MS if gate == "ask_soon" else None,
+        expires_after_ms=EXPIRES_MS if gate in ("ask_soon", "ask_again", "ask_or_end", "ask_remind") else None,
+        remind_before_ms=EXPIRES_MS // 2 if gate == "ask_remind" else None,
+        on_expiry={"ask_again": "ask_again", "ask_or_end": "fail"}.get(gate, "tell"),  # type: ignore[arg-type]
+        reviewers=SOME if gate == "ask_some" else None,
+        editor_may_approve=gate == "ask_editor",
         use_within_ms=USE_WITHIN_MS if gate == "ask_use" else None,
     )

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from placet.adapters import models
+from placet.adapters.models import caller
 from placet.errors import Code, RetryableError
 from placet.hosting.logs import JsonLines
 from placet.runtime.ports import Unit
@@ -95,7 +95,7 @@ class _Handler(logging.Handler):
 
 def provider_says(what: str) -> str:
     """A provider's error that echoes the key it was called with, as the adapter shows it."""
-    return models._shown(RuntimeError(f"{what}: 401 for Bearer {MODEL_KEY}"), [MODEL_KEY])
+    return caller._shown(RuntimeError(f"{what}: 401 for Bearer {MODEL_KEY}"), [MODEL_KEY])
 
 
 def store_away() -> RetryableError:

@@ -26,10 +26,15 @@ from placet.statuses import OPERATION_TERMINAL, RUN_TERMINAL
 from placet.values import PrincipalKind
 from tests.simulation.application import LOOK
 from tests.simulation.expected import HARMLESS, End, expected
+from tests.simulation.people import answers_to
 from tests.simulation.ports import at_once
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
+
+
+REPLAY_EVERY = 2
+"""One world in so many is replayed from its journals, which takes as long as a quarter of all else."""
 
 
 class Checker:
@@ -102,6 +107,7 @@ class Checker:
             own = request is not None and message.reviewer.id == request.initiator
             edited = request is not None and message.decision == "approve" and message.reviewer.id in request.requesting
             own = own or edited
+            own = own or (request is not None and not _may_decide(request, message.reviewer.id))
             self._check(own or message.reviewer.kind is not PrincipalKind.HUMAN, "I5", f"{name} was told not allowed")
         elif word == "refused":
             told = answer["failure"]["code"]
@@ -109,6 +115,8 @@ class Checker:
             self._check(unsigned, "I5", f"{name} was refused: {told}")
         elif word == "invalid":
             fits = request is not None and message.decision in WORDS_FOR[request.scope]
+            if fits and request is not None and request.scope == "question" and message.decision == "respond":
+                fits = message.value_text == canonical_text(answers_to(request)[0])
             self._check(not fits, "I5", f"{name} was told invalid")
         else:
             history.violate("I5", f"{name} was told {text}")
@@ -181,6 +189,9 @@ class Checker:
             if status in RUN_TERMINAL:
                 self._check(not open_in[run_id], "I30", f"{run_id} is {status}, and {open_in[run_id]} are still open")
                 continue
+            if self._world.instructing.held(run_id):
+                self._pending(run_id)
+                continue
             if status == "suspended":
                 self._check(
                     bool(open_in[run_id]), "I15", f"{run_id} is suspended, and nobody has a question before them"
@@ -215,13 +226,20 @@ class Checker:
 
     def finished(self) -> None:
         """Everything has ended: the facts are whole, true to each other and to what was done in the world."""
+        self.true_so_far()
+        self._consumed()
+        self._expected()
+        self._world.instructing.check()
+
+    def true_so_far(self) -> None:
+        """What must hold whenever a world is looked at, whatever has not ended yet."""
         self._store_equals_ledger()
-        self._journals_replay()
+        if self._world.seed // 4 % REPLAY_EVERY == 0:
+            self._journals_replay()
         self._audit_is_whole()
-        self._operations()
+        self._operations(over=self._world.mode == "liveness")
         self._requests()
         self._retries()
-        self._expected()
         self._world.ledger.spoken.search(self._world.history)
 
     def _store_equals_ledger(self) -> None:
@@ -263,7 +281,7 @@ class Checker:
             same = (len(leaves), last) == (body.get("audit_seq"), body.get("audit_last"))
             self._check(same, "I23", f"{run_id} has {len(leaves)} leaves and knows of {body.get('audit_seq')}")
 
-    def _operations(self) -> None:
+    def _operations(self, *, over: bool) -> None:
         world = self._world
         for operation_id, row in world.ledger.operations.items():
             state = world.ledger.states.get(Address(row.run_id, OPERATION, operation_id))
@@ -271,7 +289,9 @@ class Checker:
             effects = len(world.outside.effects[operation_id])
             name = f"{row.tool} {operation_id} is {status}"
             ended = state is None or status in OPERATION_TERMINAL or status == "lapsed"  # which never started
-            self._check(ended, "I28", f"{name} in a finished world")
+            self._check(ended or not over, "I28", f"{name} in a finished world")
+            if not ended:
+                continue
             still_open = [
                 a.n for a in world.ledger.attempts[operation_id] if (operation_id, a.n) not in world.ledger.ends
             ]
@@ -304,6 +324,12 @@ class Checker:
                 "I30",
                 f"{request_id} is {status} with outcome {outcome and outcome.outcome}",
             )
+
+    def _consumed(self) -> None:
+        """What was approved is done, asked about anew, or its run has ended otherwise."""
+        world = self._world
+        for request_id, request in world.ledger.requests.items():
+            outcome = world.ledger.outcomes.get(request_id)
             if outcome is None or outcome.outcome != "approved" or request.scope != "tool_call":
                 continue
             if request_id in world.ledger.revocations:
@@ -353,6 +379,10 @@ def columns_of(row: Row, ends: dict[tuple[str, int], AttemptEndRow]) -> dict[str
         end = ends.get((row.operation_id, row.n))
         columns |= {name: getattr(end, name, None) for name in ENDED}
     return columns
+
+
+def _may_decide(request: ApprovalRequest, person: str) -> bool:
+    return request.roster is None or person in request.roster
 
 
 def _key_of(table: str, columns: dict[str, Any]) -> list[Any]:

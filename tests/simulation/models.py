@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+from placet import limits
 from placet.activities import CallModel
 from placet.calls import AssistantReply, ChatMessage, ModelReply, ToolCall
 from placet.errors import Code, ErrorClass, Failure
 from placet.messages import PLAN_THREAD
 from placet.runtime.ports import ActivityError
 from placet.values import Usage
+from tests.simulation.application import LOOK
 from tests.simulation.canaries import provider_says
 from tests.simulation.faults import Faults
 from tests.simulation.history import History
@@ -27,6 +29,12 @@ _BAD_PLANS = (
     "not json",
     '{"tasks":7}',
 )
+_CALLS = tuple(ToolCall(call_id=f"c{at}", tool=LOOK, input_text="{}") for at in range(limits.CALLS_PER_TURN_MAX + 1))
+_OUT_OF_BOUNDS = {
+    "work": ModelReply(calls=_CALLS, raw_text=BLUNDER),
+    "answer": ModelReply(calls=_CALLS[:1], raw_text=BLUNDER),
+}
+"""More calls than a model may make, and one where there are no tools."""
 
 
 class SimModels:
@@ -69,8 +77,8 @@ class SimModels:
             raise ActivityError(
                 Failure(code=Code.MODEL_FAILED, message=provider_says("overloaded"), error_class=error_class)
             )
-        if activity.thread_id == PLAN_THREAD and self._faults.hits("model_blunders"):
-            return self._blunder()
+        if self._faults.hits("model_blunders"):
+            return self._blunder() if activity.thread_id == PLAN_THREAD else _OUT_OF_BOUNDS[activity.purpose]
         replies = [message.reply for message in conversation if isinstance(message, AssistantReply)]
         turn = sum(reply.raw_text != BLUNDER for reply in replies)
         said = self._workload.says(activity.run_id, activity.thread_id, turn)

@@ -9,7 +9,7 @@ from random import Random
 from placet.canonical import canonical_text
 from placet.requests import ApprovalRequest
 from placet.values import PrincipalKind
-from tests.simulation.workload import INITIATOR, Workload
+from tests.simulation.workload import ANSWERS, INITIATOR, QUESTIONS, Workload
 
 REVIEWERS = ("alice", "bob", "carol")
 
@@ -48,6 +48,8 @@ class People:
         if request.scope == "operation_outcome":
             persons = REVIEWERS[: random.choice((0, 1, 1, 2))]
             return [self._voice(request, random, person, "truth") for person in persons]
+        if request.scope == "question":
+            return self._answers(request, random)
         mood = random.choice(work.profile.moods)
         word = work.word(request.run_id, request.scope, request.boundary)
         persons = tuple(random.sample(REVIEWERS, 3))
@@ -94,6 +96,17 @@ class People:
             self._voice(request, random, persons[1], word),
         ]
 
+    def _answers(self, request: ApprovalRequest, random: Random) -> list[Voice]:
+        """Somebody tries what is no answer, another one answers; or somebody will not."""
+        right, wrong = answers_to(request)
+        first, second, third = random.sample(REVIEWERS, 3)
+        voices = [
+            replace(self._voice(request, random, first, "respond"), value_text=canonical_text(wrong)),
+            replace(self._voice(request, random, second, "respond", times=2), value_text=canonical_text(right)),
+            self._voice(request, random, third, random.choice(("approve", "reject", "reject"))),
+        ]
+        return voices[: random.choice((0, 1, 2, 3))]
+
     def _muddle(self, request: ApprovalRequest, random: Random, persons: tuple[str, ...], word: str) -> list[Voice]:
         machine = random.choice((PrincipalKind.AGENT, PrincipalKind.SERVICE))
         return [
@@ -131,8 +144,16 @@ class People:
 
     def late(self, request: ApprovalRequest) -> list[Voice]:
         """Who decides in the end on what nobody has decided."""
-        word = "truth"
+        word, persons = "truth", ("tess", "theo")[: request.quorum]
+        if request.scope == "question":
+            voice = Voice(1, "tess", "respond", f"late-{request.request_id[-8:]}-tess")
+            return [replace(voice, value_text=canonical_text(answers_to(request)[0]))]
         if request.scope != "operation_outcome":
             word = self._workload.word(request.run_id, request.scope, request.boundary)
-        persons = ("tess", "theo")[: request.quorum]
         return [Voice(1, person, word, f"late-{request.request_id[-8:]}-{person}") for person in persons]
+
+
+def answers_to(request: ApprovalRequest) -> tuple[object, object]:
+    """An answer that fits the question, and one that does not."""
+    asked = json.loads(request.content_text)["question"]
+    return next(pair for question, pair in zip(QUESTIONS, ANSWERS, strict=True) if question["question"] == asked)

@@ -10,8 +10,9 @@ from typing import Any
 from placet import limits
 from placet.canonical import canonical_text
 from placet.errors import ContractError
+from placet.freezing import FREEZE, freeze_run, is_frozen
 from placet.ids import Address
-from placet.messages import RUN
+from placet.messages import OPERATION, RUN
 from placet.requests import ApprovalRequest, request_hash, request_id, successor_id
 from placet.rows import (
     AttemptEndRow,
@@ -34,9 +35,10 @@ from placet.signatures import open_envelope
 from placet.statuses import RUN_TERMINAL
 from placet.strict_json import parse
 from tests.signing import GATEWAY
-from tests.simulation.application import ASKING, judgement
+from tests.simulation.application import ASKING, LOOK, judgement
 from tests.simulation.canaries import Spoken
 from tests.simulation.history import History
+from tests.simulation.workload import TENANT
 
 
 class RowLedger:
@@ -64,6 +66,8 @@ class RowLedger:
         """Every conversation, message by message."""
         self.leaves: dict[str, list[AuditLeafRow]] = defaultdict(list)
         self.spoken = Spoken()
+        self.ordered_before: dict[str, set[tuple[str, str]]] = {}
+        """By fork, what had been started in its origin when it began."""
         self.new_requests: list[ApprovalRequest] = []
         """For the reviewers of the world to pick up."""
 
@@ -174,6 +178,7 @@ class RowLedger:
         persons = [vote.person_id for vote in self.votes[row.request_id]]
         self._check(row.person_id not in persons, "I20", f"{row.person_id} voted twice on {row.request_id}")
         self._check(row.person_id != request.initiator, "I20", f"{row.person_id} approved an own run")
+        self._check(request.roster is None or row.person_id in request.roster, "I20", f"{row.person_id} may not vote")
         own_edit = row.decision == "approve" and row.person_id in request.requesting
         self._check(not own_edit, "I20", f"{row.person_id} approved an own edit, {row.request_id}")
         self._check(_is_signed(row), "I21", f"{row.person_id} voted on {row.request_id} without having signed it")
@@ -213,6 +218,10 @@ class RowLedger:
         self.operations[row.operation_id] = row
         value: Any = json.loads(row.input_text)
         gate = value["gate"]
+        if row.tool != LOOK and (row.tool, row.input_text) in self.ordered_before.get(row.run_id, ()):
+            self._history.sometimes["a fork proposed what its origin had ordered"] += 1
+            asked = row.authority == "approval"
+            self._check(asked, "I12", f"{row.run_id} repeats {row.tool} {row.input_text} unasked")
         judged = judgement(gate)
         if gate in ASKING or (judged is None and row.consequential):
             self._check(row.authority == "approval", "I7", f"{row.tool} {gate} was let through by {row.authority}")
@@ -241,6 +250,10 @@ class RowLedger:
         if operation is None:
             self._history.violate("I7", f"{row.operation_id} started, but nobody proposed it")
             return
+        switches = [write for write in (self._before.get(_FREEZE), self.states.get(_FREEZE)) if write is not None]
+        # Where a switch is set or lifted in the very unit, it may be before the start or after it.
+        held = bool(switches) and all(is_frozen(switch.status, operation.tool) for switch in switches)
+        self._check(not held, "I7", f"{operation.tool} {row.operation_id} started while it was frozen")
         self._authority(operation, now_ms)
         retry = self.retries.get((row.run_id, row.operation_id, row.n - 1))
         if retry is not None:
@@ -315,6 +328,9 @@ class RowLedger:
         )
         self._check(row == expected, "I23", f"leaf {row.seq} of {row.run_id} does not continue the chain")
         chain.append(row)
+
+
+_FREEZE = Address(freeze_run(TENANT), OPERATION, FREEZE)
 
 
 def _is_signed(row: VoteRow) -> bool:

@@ -41,7 +41,9 @@ class Tail:
             unfinished = world.checker.unfinished()
             if not unfinished:
                 break
-            self._go_on(unfinished)
+            self._move_on(unfinished)
+            if world.instructing.frozen:
+                world.instructing.thaw()
         else:
             world.history.violate("I28", f"still unfinished after {ROUNDS_MAX} rounds: {world.checker.unfinished()}")
             return
@@ -85,13 +87,31 @@ class Tail:
             self._world.history.violate("I28", why)
         return False
 
-    def _go_on(self, unfinished: list[str]) -> None:
-        """Whoever can move the runs does: submitters who were not heard, people with a question before them, time."""
+    def _move_on(self, unfinished: list[str]) -> None:
+        """Whoever can move the runs does; and time."""
+        world = self._world
+        if self.go_on(unfinished):
+            return
+        if world.ledger.alive:
+            # Only timers can move it on: let the clock run to the next one.
+            self._until(min(row.not_before_ms for row in world.ledger.alive.values()) - world.clock.leapt_ms)
+        else:
+            world.history.violate("I28", f"nobody and nothing can move {unfinished} on")
+
+    def go_on(self, unfinished: list[str]) -> bool:
+        """Let act who can: submitters who were not heard, people with a question. False: there is nobody."""
         world = self._world
         acted = False
         for run_id in unfinished:
             run = world.workload.by_id[run_id]
-            if not world.checker.is_known(run_id):
+            if world.instructing.held(run_id):
+                world.instructing.go_on(run)
+                acted = True
+            if run_id in world.forking and not world.checker.is_known(run_id):
+                message = world.forking[run_id]
+                world.clients.spawn(f"fork {run_id}", world.clients.ask, message, f"fork-{run_id}-again")
+                acted = True
+            elif not run.is_fork and not world.checker.is_known(run_id):
                 world.clients.spawn(f"submit {run_id}", world.clients.submit, run)
                 acted = True
         for request in world.checker.open_requests():
@@ -99,11 +119,7 @@ class Tail:
                 self._asked.add(request.request_id)
                 self._answer(request)
                 acted = True
-        if not acted and world.ledger.alive:
-            # Only timers can move it on: let the clock run to the next one.
-            self._until(min(row.not_before_ms for row in world.ledger.alive.values()) - world.clock.leapt_ms)
-        elif not acted:
-            world.history.violate("I28", f"nobody and nothing can move {unfinished} on")
+        return acted
 
     def _until(self, at_ms: int) -> None:
         world = self._world

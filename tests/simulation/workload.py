@@ -13,9 +13,9 @@ from random import Random
 
 from placet.calls import ToolCall
 from placet.messages import ANSWER_THREAD, PLAN_THREAD, CancelRun, Mode, SubmitRun, task_thread
-from placet.plans import DirectCall, PlannedTask
+from placet.plans import ASK_HUMAN, DirectCall, PlannedTask, Release
 from placet.values import Principal, PrincipalKind
-from tests.simulation.application import LEDGER, LOOK, TAG, TOOLS, UNGRANTED, UPSERT
+from tests.simulation.application import ASKING, LEDGER, LOOK, RARELY_ASKING, TAG, TOOLS, UNGRANTED, UPSERT
 
 INITIATOR = Principal(kind=PrincipalKind.HUMAN, id="dora")
 TENANT = "acme"
@@ -37,11 +37,28 @@ class RunPlan:
     """Also with other content, which must be refused."""
     cancel: CancelRun | None = None
     cancel_after_ms: int = 0
+    instructions: tuple[int, ...] = ()
+    """When somebody says how it is to go on."""
+    interrupts: tuple[int, ...] = ()
+    """When somebody stops the turn in work."""
+    fork_after_ms: int | None = None
+    fork_share: float = 1.0
+    """From which of the versions that there are by then."""
+    is_fork: bool = False
 
     @property
     def run_id(self) -> str:
         """The run's identity."""
         return self.submit.run_id
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    """An emergency stop, and its end."""
+
+    after_ms: int
+    for_ms: int
+    tool: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +87,12 @@ class Profile:
     )  # fmt: skip
     """How people decide; see `people`."""
     approve: float = 0.85
+    questions: float = 0.08
+    """How many of the turns ask a person something; further gates, in place of one that asks, are as many."""
+    instructed: float = 0.25
+    forked: float = 0.15
+    frozen: float = 0.15
+    released: Sequence[Release | None] = (None, None, "each")
     predictable: bool = False
     """Whether the end of every run follows from the workload alone; see `expected`."""
 
@@ -84,6 +107,10 @@ PREDICTABLE = Profile(
     timeouts=0.0,
     moods=("plain", "repeat"),
     approve=0.7,
+    questions=0.0,
+    instructed=0.0,
+    forked=0.0,
+    released=(None,),
     predictable=True,
 )
 """Nobody contradicts anybody, nothing is cancelled, no time runs out: every run has one possible end."""
@@ -101,8 +128,17 @@ class Workload:
         """People and programs act at multiples of this, so that some worlds are crowded."""
         count = random.choice((1, 1, 1, 2, 2, 3))
         self.runs = [_run(f"run-{seed}-{at}", random, profile) for at in range(min(count, profile.runs_max))]
+        for run in self.runs:
+            embellish(run, Random(f"{run.run_id}/more"), profile)
+        self.freezes = _freezes(Random(f"{seed}/freezes"), profile)
         self.by_id = {run.run_id: run for run in self.runs}
         self.gates = {(run.run_id, boundary): gate for run in self.runs for boundary, gate in run.gates.items()}
+
+    def add(self, run: RunPlan, like: str) -> None:
+        """A run that was not planned; its gates are those of another one."""
+        self.runs.append(run)
+        self.by_id[run.run_id] = run
+        self.gates |= {(run.run_id, at): gate for (run_id, at), gate in self.gates.items() if run_id == like}
 
     def says(self, run_id: str, thread_id: str, turn: int) -> Says:
         """What the model says in its `turn`-th good answer of a thread, from 0."""
@@ -200,3 +236,57 @@ def _call(call_id: str, random: Random, profile: Profile) -> ToolCall:
     if random.random() < 0.05:
         text = random.choice((text[:-1], '{"n":"seven"}', "", "[1]", '{"n":1,"n":2}'))
     return ToolCall(call_id=call_id, tool=random.choice(profile.tools), input_text=text)
+
+
+# ── what came later: drawn from streams of its own, so that all else of a seed stays as it was ────
+
+QUESTIONS: tuple[dict[str, object], ...] = (
+    {"question": "Which colour?", "options": ["red", "blue"]},
+    {"question": "How many?", "answer_schema": {"type": "integer", "minimum": 1}},
+    {"question": "What is your name?"},
+    {"question": "No form at all", "answer_schema": {"type": "integer", "pattern": "x"}},
+)
+ANSWERS: tuple[tuple[object, object], ...] = (("blue", "green"), (7, 0), ("Ann", ""), ("x", "x"))
+"""To each question one that fits and one that does not. The last question is never put."""
+
+
+def embellish(run: RunPlan, random: Random, profile: Profile) -> None:
+    """Questions of agents, rarer gates, and what people do with the run while it is under way."""
+    for turns in run.says.values():
+        for at, said in enumerate(turns):
+            if isinstance(said, tuple) and said and said[0].tool != "submit_plan":
+                turns[at] = _embellished(said, random, profile)
+    run.submit = run.submit.model_copy(update={"release": random.choice(profile.released)})
+    if random.random() < profile.instructed:
+        run.instructions = tuple(random.randint(0, 60_000) for _ in range(random.choice((1, 2))))
+    if random.random() < profile.instructed:
+        run.interrupts = tuple(random.randint(0, 20_000) for _ in range(random.choice((1, 1, 2))))
+    if random.random() < profile.forked:
+        run.fork_after_ms, run.fork_share = random.randint(100, 60_000), random.random()
+
+
+def _embellished(calls: tuple[ToolCall, ...], random: Random, profile: Profile) -> tuple[ToolCall, ...]:
+    made = [_rarely_gated(call, random) if random.random() < profile.questions else call for call in calls]
+    if random.random() < profile.questions:
+        text = json.dumps(random.choice(QUESTIONS))
+        made.append(ToolCall(call_id=f"q{random.randint(0, 99)}", tool=ASK_HUMAN, input_text=text))
+    return tuple(made)
+
+
+def _rarely_gated(call: ToolCall, random: Random) -> ToolCall:
+    for gate in ASKING:
+        mark = f'"gate": "{gate}"'
+        if mark in call.input_text:
+            other = f'"gate": "{random.choice(RARELY_ASKING)}"'
+            return call.model_copy(update={"input_text": call.input_text.replace(mark, other)})
+    return call
+
+
+def _freezes(random: Random, profile: Profile) -> list[Freeze]:
+    if random.random() >= profile.frozen:
+        return []
+    tools = (None, *profile.tools)
+    return [
+        Freeze(random.randint(0, 30_000), random.randint(0, 60_000), random.choice(tools))
+        for _ in range(random.choice((1, 1, 2, 3)))
+    ]

@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from random import Random
+from typing import Literal, get_args
 
 from placet.adapters.memory import MemoryStore
 from placet.believing import SignedVoices
+from placet.messages import ForkRun
 from placet.runtime.engine import Settlement
 from placet_embedded.system import machines
 from tests.signing import ENVIRONMENT, GATEWAY, registered
@@ -19,6 +21,7 @@ from tests.simulation.clients import Clients
 from tests.simulation.expected import HARMLESS, End
 from tests.simulation.faults import FAULTS, Faults
 from tests.simulation.history import Event, History, Violation
+from tests.simulation.instructing import Instructing
 from tests.simulation.ledger import Ledger
 from tests.simulation.models import SimModels
 from tests.simulation.outside import Outside
@@ -29,6 +32,13 @@ from tests.simulation.scheduler import Scheduler
 from tests.simulation.tail import Tail
 from tests.simulation.workload import PREDICTABLE, TENANT, Profile, Workload
 
+Mode = Literal["liveness", "safety"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+SAFETY_EVERY = 5
+"""One seed in so many has faults for ever, unless a mode is given."""
+SAFETY_MS = 900_000
+RETURN_MS = 45_000
+"""How often people come back who have not been heard, while faults never end."""
 TAIL = 40
 """Events that a failing seed prints."""
 CHAOS_MS_MAX = 240_000
@@ -44,6 +54,7 @@ class Report:
     violations: list[Violation]
     schedule: str
     layout: str
+    mode: Mode
     events: list[Event]
     digest: str
     steps: int
@@ -62,7 +73,7 @@ class Report:
 
     def __str__(self) -> str:
         lines = [
-            f"seed {self.seed} ({self.layout}) · {self.schedule}",
+            f"seed {self.seed} ({self.layout}, {self.mode}) · {self.schedule}",
             *map(str, self.events[-TAIL:]),
             *map(str, self.violations),
         ]
@@ -73,9 +84,17 @@ class World:
     """Everything there is under one seed."""
 
     def __init__(
-        self, seed: int, faults: Faults, profile: Profile, layout: Layout | None = None, *, referee: str = ""
+        self,
+        seed: int,
+        faults: Faults,
+        profile: Profile,
+        layout: Layout | None = None,
+        *,
+        referee: str = "",
+        mode: Mode = "liveness",
     ) -> None:
         self.seed = seed
+        self.mode = mode
         self.faults = faults
         self.workload = Workload(seed, profile)
         self.people = People(self.workload)
@@ -98,6 +117,9 @@ class World:
             else SimArbiter(self.scheduler, faults, self.history, at_once=referee == "at once")
         )
         self.clients = Clients(self, Random(f"{seed}/clients"))
+        self.instructing = Instructing(self)
+        self.forking: dict[str, ForkRun] = {}
+        """Forks of which nobody was told what became."""
         self.cancelled: set[str] = set()
         self.release = "first"
         self.refused: set[str] = set()
@@ -139,6 +161,7 @@ class World:
             self.clients.spawn(f"submit {run.run_id}", self.clients.submit, run)
             if run.cancel is not None:
                 self.clients.spawn(f"cancel {run.run_id}", self.clients.cancel, run)
+        self.instructing.begin()
         if "forged" in self.faults.rates:
             self.scheduler.spawn("forger", self.clients.forge())
         for name, strike in (
@@ -148,7 +171,21 @@ class World:
         ):
             if name in self.faults.rates:
                 self._recur(name, strike)
-        heal_ms = self.scheduler.now_ms + Random(f"{self.seed}/heal").randint(1_000, CHAOS_MS_MAX)
+        chaos_ms = Random(f"{self.seed}/heal").randint(1_000, CHAOS_MS_MAX)
+        self._fail_until(self.scheduler.now_ms + (SAFETY_MS if self.mode == "safety" else chaos_ms))
+        if self.mode == "safety":
+            self._end_as_it_is()
+        else:
+            self._heal()
+            Tail(self).run()
+            if not self.history.violations:
+                self.checker.finished()
+        self.scheduler.close()
+
+    def _fail_until(self, heal_ms: int) -> None:
+        """While things go wrong."""
+        if self.mode == "safety":
+            self.scheduler.at(self.scheduler.now_ms + RETURN_MS, self._return)
         seen = -1
         while self.scheduler.now_ms < heal_ms and self.step():
             if self.scheduler.idle and self.ledger.commits != seen and self.resting:
@@ -156,11 +193,18 @@ class World:
                 self.checker.at_rest()
                 if not self.clients.busy and not self.checker.unfinished():
                     break
-        self._heal()
-        Tail(self).run()
+
+    def _return(self) -> None:
+        """People look again whether something is asked of them, and whether they were heard."""
+        Tail(self).go_on(self.checker.unfinished())
+        self.scheduler.at(self.scheduler.now_ms + RETURN_MS, self._return)
+
+    def _end_as_it_is(self) -> None:
+        """Faults have never ended: not everything has come to its end, but all that was written is true."""
+        unfinished = len(self.checker.unfinished())
+        self.history.sometimes["everything ended although faults never did"] += not unfinished
         if not self.history.violations:
-            self.checker.finished()
-        self.scheduler.close()
+            self.checker.true_so_far()
 
     def step(self) -> bool:
         """One step of the world. False when it has come to an end, or to a violation."""
@@ -176,6 +220,8 @@ class World:
             if not self.faults.healed:
                 for voice in self.people.voices(request):
                     self.clients.spawn(f"{voice.person} on {request.request_id}", self.clients.voice, request, voice)
+        if scheduler.steps > STEPS_MAX and self.mode == "safety":
+            return False
         if scheduler.steps > STEPS_MAX:
             history.violate("I28", f"no end after {STEPS_MAX} steps")
         return not history.violations
@@ -236,6 +282,7 @@ class World:
             self.history.violations,
             self.faults.schedule(),
             self.layout.name,
+            self.mode,
             self.history.events,
             self.history.digest(),
             self.scheduler.steps,
@@ -278,12 +325,15 @@ def simulate(
     layout: Layout | None = None,
     referee: str = "",
     forced: Collection[str] = (),
+    mode: Mode | None = None,
 ) -> Report:
     """Run one seed to its end. By itself, one in four is predictable (see `expected`); `only` names its faults.
 
     `referee`: see `differential`; `forced`: faults beside those that the seed chooses.
     """
     faults = _faults(seed, temper, only, without, forced)
+    if mode is None:
+        mode = "safety" if profile is None and temper is None and seed % SAFETY_EVERY == 2 else "liveness"
     if profile is None:
         profile = PREDICTABLE if _is_predictable(seed) else Profile()
-    return World(seed, faults, profile, layout, referee=referee).run()
+    return World(seed, faults, profile, layout, referee=referee, mode=mode).run()

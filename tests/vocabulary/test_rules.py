@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from placet import App, Suspend
+from placet import App, Suspend, ToolContext
 from placet.errors import Code, ContractError
 from placet.gates import Boundary, CallSubject, DispatchSubject, Judgement, RoundSubject, Subject, TaskSubject
 from placet.rules import FUNCTIONS, SUBJECTS
@@ -435,3 +435,76 @@ def test_a_policy_has_one_version(tmp_path: Path) -> None:
     with pytest.raises(ContractError) as refused:
         app.policy(written(tmp_path, "version = '2'"))
     assert "there is a version already, '1'" in line_of(refused)
+
+
+# ── gates outside, agents, reviewers ───────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("register", "says"),
+    [
+        (lambda app: app.http_gate("g", "ftp://x/y"), "url is an address"),
+        (lambda app: app.http_gate("g", "https://"), "url is an address"),
+        (lambda app: app.http_gate("g", "https://user:pw@x/y"), "url is an address"),
+        (lambda app: app.http_gate("g", "/local"), "url is an address"),
+        (lambda app: app.http_gate("g", "https://x/\n"), "url is an address"),
+        (lambda app: app.http_gate("g", 5), "url is an address"),
+        (lambda app: app.http_gate("g", "https://x", on_error="allow"), "on_error is one of suspend, deny"),
+        (lambda app: app.http_gate("g", "https://x", timeout_s=0), "timeout_s"),
+        (lambda app: app.http_gate("g", "https://x", timeout_s=61), "timeout_s is at most 60"),
+        (lambda app: app.http_gate("g", "https://x", headers={"a": "b\r\nc: d"}), "headers are names and values"),
+        (lambda app: app.http_gate("g", "https://x", headers={"a b": "c"}), "headers are names and values"),
+        (lambda app: app.http_gate("g", "https://x", tools=[]), "names at least one tool"),
+        (lambda app: [app.http_gate("g", "https://x"), app.http_gate("g", "https://y")], "two gates called 'g'"),
+        (lambda app: app.agent("a", model="x:y", tools=["deploy"], require_approval=["other"]), "not among its tools"),
+        (lambda app: app.agent("a", model="x:y", tools=["deploy"], require_approval="deploy"), "a list is needed"),
+        (lambda app: [app.rule("r", when="true", quorum=3, reviewers=["a", "b"]), app.check()], "3 people must agree"),
+    ],
+)
+def test_a_mistake_about_who_is_asked_is_told_in_one_line(register: Any, says: str) -> None:
+    with pytest.raises(ContractError) as refused:
+        register(with_deploy())
+    assert says in line_of(refused)
+
+
+def test_an_application_whose_gates_want_more_people_than_it_has_is_refused() -> None:
+    app = App("desk", version="1", reviewers=["ann"])
+    app.rule("two", when="true", quorum=2)
+    with pytest.raises(ContractError) as refused:
+        app.check()
+    assert "2 people must agree, and 1 may decide" in line_of(refused)
+
+
+def test_the_digest_of_the_policy_changes_with_gates_outside_agents_and_reviewers() -> None:
+    def digest(register: Any, **app: Any) -> str:
+        made = App("desk", version="1", **app)
+
+        @made.tool(effect="read_only")
+        def look(ctx: ToolContext) -> None: ...
+
+        register(made)
+        return made.policy_digest
+
+    digests = [
+        digest(lambda app: None),
+        digest(lambda app: None, reviewers=[]),
+        digest(lambda app: None, reviewers=["ann"]),
+        digest(lambda app: app.agent("a", model="x:y", tools=["look"], require_approval=True)),
+        digest(lambda app: app.http_gate("g", "https://x")),
+        digest(lambda app: app.http_gate("g", "https://y")),
+        digest(lambda app: app.http_gate("g", "https://x", on_error="deny")),
+        digest(lambda app: app.http_gate("g", "https://x", timeout_s=6)),
+    ]
+    assert len(set(digests)) == len(digests)
+    assert digest(lambda app: app.agent("a", model="x:y", tools=["look"])) == digests[0]
+
+
+def test_a_gate_outside_is_asked_first_and_only_where_nothing_here_denies() -> None:
+    app = with_deploy()
+    app.http_gate("elsewhere", "https://x", tools=["deploy"])
+    found = judged(app)
+    assert ([asked.name for asked in found.outside], found.verdict) == (["elsewhere"], "suspend")
+    app = with_deploy()
+    app.http_gate("elsewhere", "https://x")
+    app.rule("never", when="true", then="deny")
+    assert judged(app).outside == ()

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from placet.ids import Address
-from placet.messages import OPERATION, THREAD, Purpose
+from placet.messages import OPERATION, RUN, THREAD, Purpose
 from placet.values import Name, PoolName, RunId, Value
 
 
@@ -88,6 +88,20 @@ class ProbeTool(ActivityBase):
         return Address(self.run_id, OPERATION, self.operation_id)
 
 
+class AskGate(ActivityBase):
+    """Ask an outside gate about a tool call. Result: GateAnswered, also where it could not be asked."""
+
+    activity: Literal["gate.ask"] = "gate.ask"
+    operation_id: str
+    gate: Name
+    subject_text: str
+    """The CallSubject as JSON."""
+    timeout_ms: int
+
+    def owner(self) -> Address:
+        return Address(self.run_id, RUN, "")
+
+
 class Stop(ActivityBase):
     """Signal cancellation to whatever runs for `machine` and `key` in this process; no result."""
 
@@ -100,4 +114,4 @@ class Stop(ActivityBase):
         return Address(self.run_id, self.machine, self.key)
 
 
-Activity = Annotated[CallModel | RunTool | ProbeTool | Stop, Field(discriminator="activity")]
+Activity = Annotated[CallModel | RunTool | ProbeTool | AskGate | Stop, Field(discriminator="activity")]

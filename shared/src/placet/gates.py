@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -75,6 +76,36 @@ OnExpiry = Literal["tell", "fail", "ask_again"]
 """What follows when nobody decides in time: the agent is told, the run ends, or people are asked once more."""
 
 
+OnError = Literal["suspend", "deny"]
+"""What an outside gate that cannot be asked, or answers nonsense, stands for."""
+
+
+class OutsideAnswer(Value):
+    """What an outside gate said, or that it said nothing that counts: `failed`."""
+
+    verdict: Literal["allow", "deny", "suspend", "failed"]
+    reason: str | None = None
+    version: str = ""
+    """Of its rules, as it calls it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideGate:
+    """Where an outside gate is."""
+
+    url: str
+    timeout_ms: int
+    on_error: OnError
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Asked(Value):
+    """An outside gate that has to be asked before a call can be judged."""
+
+    name: str
+    timeout_ms: int
+
+
 class Judgement(Value):
     """The verdict that counts, the rule that gave it, and the version of the policy it belongs to."""
 
@@ -95,6 +126,8 @@ class Judgement(Value):
     """Whether who has edited the input may approve it as well."""
     reviewers: tuple[str, ...] | None = None
     """Ids of the persons who may decide; None: anybody who is let in; none at all: nobody, so that it is refused."""
+    outside: tuple[Asked, ...] = ()
+    """Gates outside that are to be asked first: then this is no judgement yet."""
 
 
 def strictest(judgements: Iterable[Judgement]) -> Judgement | None:
@@ -143,6 +176,8 @@ class CallSubject(Value):
     initiator: str
     findings: tuple[str, ...] = ()
     """What a model's provider, or whoever watches it, found alarming about the call. Each of them asks for a person."""
+    outside: dict[str, OutsideAnswer] = {}
+    """What gates outside have said so far, by name."""
 
 
 class TaskSubject(Value):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict, TypeVar, Unpack, get_args
+from urllib.parse import urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 
+from placet import limits
+from placet.canonical import canonical_text
 from placet.declarations import (
     AnyTool,
     BoundaryName,
@@ -20,8 +24,8 @@ from placet.declarations import (
     invalid,
     names_of,
 )
-from placet.errors import ContractError
-from placet.gates import Boundary, OnExpiry
+from placet.errors import ContractError, InvariantError
+from placet.gates import Boundary, OnError, OnExpiry, OutsideGate
 from placet.policy import BUILT_IN, Gate, source_of
 from placet.policy_files import PolicyFile, file_beside, read_policy
 from placet.rules import Then, compiled
@@ -30,6 +34,7 @@ from placet.values import Text
 G = TypeVar("G", bound=Callable[[Any], Any])
 
 _OPPOSITE = {Boundary.ROUND: Boundary.DISPATCH, Boundary.DISPATCH: Boundary.ROUND}
+_HEADER = re.compile(r"[A-Za-z0-9-]+")
 _TEXT: TypeAdapter[str | None] = TypeAdapter(Text | None)
 
 
@@ -119,6 +124,38 @@ class Gating(ABC):
             Gate(name=own, boundary=at, function=made.verdict, tools=scope, source=source, rule=made, **checked)
         )
 
+    def http_gate(
+        self,
+        name: str,
+        url: str,
+        *,
+        tools: Sequence[AnyTool | str] | None = None,
+        on_error: OnError = "suspend",
+        timeout_s: float = 5,
+        headers: Mapping[str, str] | None = None,
+        **terms: Unpack[Terms],
+    ) -> None:
+        """Register a gate at `tool_call` that is asked over HTTP: a POST of the call, answered with a verdict.
+
+        The answer is `{"verdict": "allow" | "deny" | "suspend", "reason"?: text, "version"?: text}`. The call waits for
+        it, and holds nothing. Whatever else comes, or nothing in `timeout_s` (at most 60), stands for `on_error`:
+        `suspend`, so that a person decides, or `deny`. It is asked once. `tools`, and the terms, are as for `gate`.
+        """
+        own = check_name(name, "the name of a gate")
+        at, scope = _placed("gate", Boundary.TOOL_CALL.value, tools)
+        outside = _outside(own, url, on_error, timeout_s, headers)
+        said = {key: str(value) for key, value in outside.headers}
+        source = canonical_text({"url": url, "on_error": on_error, "timeout_ms": outside.timeout_ms, "headers": said})
+        checked = checked_terms(terms)
+        self._register(
+            Gate(name=own, boundary=at, function=_never, tools=scope, source=source, outside=outside, **checked)
+        )
+
+    @property
+    def http_gates(self) -> Mapping[str, OutsideGate]:
+        """Where each gate outside is, by name."""
+        return {name: gate.outside for name, gate in self._gates.items() if gate.outside is not None}
+
     def policy(self, path: Any) -> None:
         """Register the rules of a file in TOML: an optional `version`, and `[[rule]]` tables with what `rule` takes.
 
@@ -146,6 +183,32 @@ class Gating(ABC):
         if any(other.boundary is _OPPOSITE.get(gate.boundary) for other in self._gates.values()):
             raise invalid(f"gate {gate.name!r}: an application has gates at round or at dispatch, not at both")
         self._gates[gate.name] = gate
+
+
+def _outside(name: str, url: object, on_error: object, timeout_s: object, headers: object) -> OutsideGate:
+    what = f"gate {name!r}"
+    parts = urlsplit(url) if isinstance(url, str) and url.isprintable() else None
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+        raise invalid(f"{what}: url is an address such as https://gates.example/refunds, not {url!r}")
+    if on_error not in get_args(OnError):
+        raise invalid(f"{what}: on_error is one of {', '.join(get_args(OnError))}, not {on_error!r}")
+    timeout_ms = duration_ms(timeout_s, f"timeout_s of {what}")
+    if timeout_ms > limits.GATE_TIMEOUT_MS_MAX:
+        raise invalid(f"{what}: timeout_s is at most {limits.GATE_TIMEOUT_MS_MAX // 1_000}")
+    given = {} if headers is None else headers
+    if not isinstance(given, Mapping) or not all(_is_header(*pair) for pair in given.items()):
+        raise invalid(f"{what}: headers are names and values of printable ASCII")
+    return OutsideGate(str(url), timeout_ms, on_error, tuple(sorted(given.items())))  # type: ignore[arg-type]
+
+
+def _is_header(name: object, value: object) -> bool:
+    plain = isinstance(name, str) and isinstance(value, str) and value.isascii() and value.isprintable()
+    return plain and _HEADER.fullmatch(str(name)) is not None
+
+
+def _never(subject: Any) -> Any:
+    """What stands where an author's function would."""
+    raise InvariantError("a gate outside is asked over the network")
 
 
 def checked_terms(terms: Terms) -> dict[str, Any]:

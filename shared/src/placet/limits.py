@@ -33,6 +33,8 @@ TURNS_MAX = 200
 """Model turns in one thread; past it the task fails rather than looping for ever."""
 CONTINUATIONS_MAX = 200
 """Further instructions to one run: their ids are kept with it."""
+INTERRUPTIONS_MAX = 64
+"""Interruptions of one run whose ids are kept with it; an older one does not come again."""
 HANDLE_CHARS_MAX = 1_024
 """The name of a live session elsewhere."""
 PARTIAL_BYTES_MAX = 64 * KIB
@@ -64,6 +66,10 @@ FINDINGS_MAX = 16
 """Findings about one tool call; a person reads them."""
 FINDING_CHARS_MAX = 500
 """One of them."""
+GATE_ANSWER_BYTES_MAX = 64 * KIB
+"""What an outside gate may answer."""
+GATE_TIMEOUT_MS_MAX = 60_000
+"""How long one may be waited for."""
 RULE_CHARS_MAX = 4 * KIB
 """The condition of a declarative rule."""
 RULE_STEPS_MAX = 1_000_000

@@ -38,6 +38,7 @@ from placet.approval_messages import RevokeApproval as RevokeApproval
 from placet.calls import ChatMessage, ModelReply, ToolCall, ToolOutcome
 from placet.errors import Code, ContractError, Failure
 from placet.freezing import FreezeOperations as FreezeOperations
+from placet.gates import OutsideAnswer
 from placet.plans import PlannedTask, Release
 from placet.values import Name, Principal, RunId, Text, Usage, Value
 
@@ -151,9 +152,11 @@ class InterruptRun(RunMessage):
     """A user stops the turn in work. The run goes on with the next instruction."""
 
     type: Literal["run.interrupt"] = "run.interrupt"
+    interrupt_id: Name
+    """Minted by the client: the same again, however late it comes, stops no other turn."""
     by: Principal
     turn: str = ""
-    """As `turn_name` gives it, or its number alone; empty: every turn in work."""
+    """As `turn_name` gives it; empty: every turn in work."""
     reason: Text = ""
 
 
@@ -172,6 +175,22 @@ class PatchPlan(RunMessage):
     remove: tuple[Name, ...] = ()
     """Ids of tasks that have not begun."""
     reason: Text = ""
+
+
+class GateAnswered(RunMessage):
+    """Activity result: what an outside gate said about a call, or that it could not be asked."""
+
+    type: Literal["gate.answered"] = "gate.answered"
+    operation_id: str
+    gate: Name
+    answer: OutsideAnswer
+
+
+class GateLeaseEnded(RunMessage):
+    """Timer: whoever asks the outside gates about a call should have reported by now."""
+
+    type: Literal["gate.lease_ended"] = "gate.lease_ended"
+    operation_id: str
 
 
 class RunTimedOut(RunMessage):
@@ -321,6 +340,8 @@ AnyMessage = Annotated[
     | CancelRun
     | ContinueRun
     | PatchPlan
+    | GateAnswered
+    | GateLeaseEnded
     | InterruptRun
     | RunTimedOut
     | ApprovalDecided
@@ -349,7 +370,7 @@ AnyMessage = Annotated[
     Field(discriminator="type"),
 ]
 
-LEASE_TYPES = frozenset({"turn.lease_ended", "operation.lease_ended"})
+LEASE_TYPES = frozenset({"turn.lease_ended", "operation.lease_ended", "gate.lease_ended"})
 """Timers of work in hand: due at once when its worker is known to be dead."""
 
 

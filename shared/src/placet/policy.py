@@ -16,10 +16,12 @@ from pydantic import TypeAdapter
 
 from placet.canonical import digest
 from placet.gates import (
+    Asked,
     Boundary,
     CallSubject,
     Judgement,
     OnExpiry,
+    OutsideGate,
     Subject,
     common_reviewers,
     strictest,
@@ -70,6 +72,8 @@ class Gate:
     editor_may_approve: bool = False
     reviewers: tuple[str, ...] | None = None
     rule: Rule | None = None
+    outside: OutsideGate | None = None
+    """Where it is, of a gate that is asked over the network; `function` is then never called."""
 
     def applies(self, boundary: Boundary, subject: Subject) -> bool:
         """Whether it is asked about the subject."""
@@ -79,6 +83,8 @@ class Gate:
 
     def ask(self, subject: Subject, policy: Policy) -> Judgement | None:
         """Its answer to a copy of the subject; None where a declarative rule says nothing."""
+        if self.outside is not None:
+            return self._said(subject, policy, self.outside)
         try:
             answer = self.function(subject.model_copy(deep=True))
             if answer is None and self.rule is not None:
@@ -94,10 +100,27 @@ class Gate:
                 policy_version=policy.version,
                 policy_digest=policy.digest,
             )
+        return self._judgement(policy, verdict.action, reason, self.name)
+
+    def _said(self, subject: Subject, policy: Policy, outside: OutsideGate) -> Judgement | None:
+        """What it has answered; None while it has not. What failed lets nothing pass."""
+        answer = subject.outside.get(self.name) if isinstance(subject, CallSubject) else None
+        if answer is None:
+            return None
+        if answer.verdict == "failed":
+            told = f"Gate {self.name!r} could not be asked"
+            told += ", so a person decides" if outside.on_error == "suspend" else ""
+            return self._judgement(policy, outside.on_error, f"{told}: {answer.reason}", self.name)
+        named = f"{self.name}@{answer.version}" if answer.version else self.name
+        return self._judgement(policy, answer.verdict, answer.reason, named)
+
+    def _judgement(
+        self, policy: Policy, verdict: Literal["allow", "deny", "suspend"], reason: str | None, rule: str
+    ) -> Judgement:
         return Judgement(
-            verdict=verdict.action,
+            verdict=verdict,
             reason=reason,
-            rule=self.name,
+            rule=rule,
             policy_version=policy.version,
             policy_digest=policy.digest,
             quorum=self.quorum,
@@ -115,9 +138,19 @@ def judge(gates: Sequence[Gate], policy: Policy, boundary: Boundary, subject: Su
     answered = [(gate, gate.ask(subject, policy)) for gate in gates if gate.applies(boundary, subject)]
     judgements = [judgement for _, judgement in answered if judgement is not None]
     found = strictest(judgements)
+    if found is not None and found.verdict in ("failed", "deny"):
+        return found
+    waits = [
+        Asked(name=gate.name, timeout_ms=gate.outside.timeout_ms)
+        for gate, spoke in answered
+        if gate.outside is not None and spoke is None
+    ]
+    if waits:
+        names = ", ".join(gate.name for gate in waits)
+        return _built_in(policy, "suspend", names, None).model_copy(update={"outside": tuple(waits)})
     if found is not None and found.verdict == "suspend":
         return _together([judgement for judgement in judgements if judgement.verdict == "suspend"])
-    if not isinstance(subject, CallSubject) or (found is not None and found.verdict != "allow"):
+    if not isinstance(subject, CallSubject):
         return found
     # Only what was said about this very tool lets a consequential call pass.
     if subject.consequential and not any(gate.tools is not None and spoke is not None for gate, spoke in answered):

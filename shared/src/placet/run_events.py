@@ -45,6 +45,11 @@ def _asked(subject: str, detail: Detail) -> str:
     return f"waits for a person, about {about}: placet show {subject}"
 
 
+def _proposed(subject: str, detail: Detail) -> str:
+    told = f"{detail['tool']} is to be called for task {detail['task']} ({subject})"
+    return f"{told}: waits for a person: placet show {detail['request_id']}" if detail.get("request_id") else told
+
+
 def _decided(subject: str, detail: Detail) -> str:
     by = f" by {detail['decided_by']}" if detail.get("decided_by") else ""
     return f"{subject} is {detail['outcome']}{by}"
@@ -67,10 +72,7 @@ _SENTENCES: Mapping[str, Callable[[str, _Said], str]] = {
     "task.skipped": lambda subject, d: f"task {subject} was skipped{_because(d)}",
     "turn.interrupted": lambda subject, d: f"{d['by']} interrupted {subject}{_because(d)}",
     "call.refused": lambda _, d: f"a call of {d['tool']} was refused{_because(d)}",
-    "operation.proposed": lambda subject, d: (
-        f"{d['tool']} is to be called for task {d['task']}, "
-        f"{'once a person approves' if d.get('authority') == 'approval' else 'as the rules allow'} ({subject})"
-    ),
+    "operation.proposed": _proposed,
     "operation.done": lambda subject, d: f"{subject} {d['status']}{_because(d)}",
     "operation.doubtful": lambda subject, d: (
         f"nobody knows whether {subject} happened, a person is asked: placet show {d['request_id']}"

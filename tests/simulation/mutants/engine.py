@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace as with_fields
 from typing import Any
 
-from placet.adapters import models as providers
+from placet.adapters.models import caller
 from placet.hosting import logs
 from placet.machine import Receipt, Send, Withdraw, move
 from placet.messages import CancelOperation, decode_envelope
@@ -48,7 +48,7 @@ def _by_name(state: Any, message: Any, due_ms: Any) -> Any:
 
 mutant(
     "a timer that came too early comes again by its name",
-    "I16",
+    "I32",
     lambda: [
         replace(operation, "not_yet", _by_name),
         replace(thread, "not_yet", _by_name),
@@ -165,7 +165,7 @@ mutant(
 mutant(
     "a provider's error is shown as it came",
     "I25",
-    lambda: [replace(providers, "_shown", lambda error, secrets: str(error))],
+    lambda: [replace(caller, "_shown", lambda error, secrets: str(error))],
     PLAIN,
     "model_fails",
 )

@@ -22,7 +22,19 @@ Broken = Callable[[], Sequence[Any]]
 
 def quiet(**fields: Any) -> Profile:
     """Nothing but the tasks themselves, and what is named."""
-    return with_fields(Profile(outer=0.0, cancels=0.0, timeouts=0.0, modes=("tasks",), teams=("solo",)), **fields)
+    calm = Profile(
+        outer=0.0,
+        cancels=0.0,
+        timeouts=0.0,
+        modes=("tasks",),
+        teams=("solo",),
+        questions=0.0,
+        instructed=0.0,
+        forked=0.0,
+        frozen=0.0,
+        released=(None,),
+    )
+    return with_fields(calm, **fields)
 
 
 PLAIN = quiet(gates=("allow", "ask"), moods=("plain",), approve=1.0)

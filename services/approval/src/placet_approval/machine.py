@@ -10,11 +10,12 @@ of the run and from that of the operation, all guarded at commit.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from placet.errors import Code, TerminalError
 from placet.facts import Facts
 from placet.instants import Instant
-from placet.machine import Record, Send, Transition, absorb, move, not_yet, refuse
+from placet.machine import Record, Send, Transition, Withdraw, absorb, move, not_yet, refuse, timer
 from placet.messages import (
     APPROVAL,
     OPERATION,
@@ -79,6 +80,18 @@ class ApprovalMachine:
         """What the message does. Another tenant's request looks like none, and so does one not asked yet."""
         known = state if state is not None and state.tenant == message.tenant else None
         asked = known if known is not None and known.is_asked else None
+        then = self._said(state, known, asked, message, facts, now_ms)
+        return then if asked is None else _answered(asked, then)
+
+    def _said(
+        self,
+        state: ApprovalState | None,
+        known: ApprovalState | None,
+        asked: ApprovalState | None,
+        message: Message,
+        facts: Facts,
+        now_ms: Instant,
+    ) -> Transition[ApprovalState]:
         match message:
             case RequestApproval():
                 return _request(state, known, message, facts, now_ms)
@@ -95,6 +108,25 @@ class ApprovalMachine:
             case _:
                 told = f"an approval has no rule for {type(message).__name__}"
                 return refuse(Code.MESSAGE_UNEXPECTED, told, run_id=message.run_id)
+
+
+def _answered(asked: ApprovalState, then: Transition[ApprovalState]) -> Transition[ApprovalState]:
+    """Where the question has just got its outcome, its timers wait for nothing any more."""
+    if asked.outcome is not None or then.kind != "moved" or then.state is None or then.state.outcome is None:
+        return then
+    pointless = [Withdraw(wait.message) for wait in _timers(asked)]
+    return replace(then, effects=(*then.effects, *pointless)) if pointless else then
+
+
+def _timers(state: ApprovalState) -> list[Send]:
+    """What a question waits for besides people: its reminder, and its end."""
+    if state.expires_at_ms is None:
+        return []
+    about = {"tenant": state.tenant, "run_id": state.run_id, "request_id": state.request_id}
+    timers = [timer(ExpireApproval.model_validate(about), state.expires_at_ms)]
+    if state.remind_at_ms is not None:
+        timers.append(timer(RemindApproval.model_validate(about), state.remind_at_ms))
+    return timers
 
 
 # ── opening ────────────────────────────────────────────────────────────────────────────
@@ -150,14 +182,7 @@ def _open(
         word: OutcomeWord = "superseded" if withdrawn.status == "superseded" else "cancelled"
         closed, outcome, told = settled(state, word, now_ms, reason="closed before it was opened")
         return move(closed, row, outcome, told)
-    if state.expires_at_ms is None:
-        return move(state, row)
-    expire = ExpireApproval(tenant=state.tenant, run_id=state.run_id, request_id=state.request_id)
-    timers = [Send(expire, not_before=state.expires_at_ms)]
-    if state.remind_at_ms is not None:
-        remind = RemindApproval(tenant=state.tenant, run_id=state.run_id, request_id=state.request_id)
-        timers.append(Send(remind, not_before=state.remind_at_ms))
-    return move(state, row, *timers)
+    return move(state, row, *_timers(state))
 
 
 def _fault_of(message: RequestApproval, request: ApprovalRequest) -> str:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from placet.activities import Activity
 from placet.calls import ChatMessage, ToolSpec
 from placet.errors import Code, ErrorClass, Failure
 from placet.facts import Facts
 from placet.gates import Judgement
 from placet.instants import Instant
-from placet.machine import Effect, Record, Reply, Send, Transition, move
+from placet.machine import Effect, Invoke, Record, Reply, Send, Transition, move
 from placet.messages import (
     ANSWER_THREAD,
     PLAN_THREAD,
@@ -122,6 +123,10 @@ class Draft:
     def send(self, message: Message, not_before: Instant | None = None) -> None:
         """Send a message with the commit of this step."""
         self._effects.append(Send(message, not_before))
+
+    def invoke(self, activity: Activity) -> None:
+        """Call the world after the commit of this step."""
+        self._effects.append(Invoke(activity))
 
     def record(self, row: Row) -> None:
         """Write a row with the commit of this step."""
@@ -329,12 +334,13 @@ WITHHELD = Failure(
 
 
 def _is_in_flight(task: Task) -> bool:
-    return task.thinking or any(call.status == "running" for call in task.calls)
+    return task.thinking or any(call.status in ("judging", "running") for call in task.calls)
 
 
 def _unanswered(calls: tuple[Call, ...]) -> tuple[Call, ...]:
     """The calls of a stopped task, each with its one answer (J18)."""
     told = {
+        "judging": "cancelled before execution",
         "asking": "cancelled before execution",
         "running": "cancelled during execution",
         "doubtful": "cancelled while nobody knew whether it had happened",

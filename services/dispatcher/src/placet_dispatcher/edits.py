@@ -101,7 +101,15 @@ def _edited(draft: Draft, position: int, call: Call, outcome: OutcomeRow) -> _Ed
     judgement = judge_call(draft, position, call, tool, raw, validated)
     if judgement.verdict not in _ASKABLE:
         return _denied(judgement, "the edited call")
+    if judgement.outside:
+        return _unjudged(judgement)
     return _Edited(raw, validated, judgement)
+
+
+def _unjudged(judgement: Judgement) -> Failure:
+    """A gate outside has not spoken about this input, and is asked only about what agents propose."""
+    told_ = f"{judgement.rule} would have to judge it anew, which is asked about calls as agents propose them only"
+    return Failure(code=Code.GATE_FAILED, message=told_)
 
 
 def _ask_edited_plan(draft: Draft, pending: PendingRequest, outcome: OutcomeRow, before: ApprovalRequest) -> None:
@@ -180,6 +188,9 @@ def renew(draft: Draft, found: tuple[int, int], request: PendingRequest | None) 
     judgement = judge_call(draft, position, call, tool, raw, validated)
     if judgement.verdict not in _ASKABLE:
         _not_made(draft, found, _denied(judgement, "this call"))
+        return
+    if judgement.outside:
+        _not_made(draft, found, _unjudged(judgement))
         return
     why = "An earlier approval was not used in time."
     terms = judgement.model_copy(update={"verdict": "suspend", "reason": _joined(why, judgement.reason)})

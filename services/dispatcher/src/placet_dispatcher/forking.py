@@ -161,7 +161,7 @@ def _anew(task: Task, asked: PastTurn | None, row: CheckpointRow) -> Task:
 def _past(task: Task, asked: PastTurn | None, row: CheckpointRow) -> Past | None:
     open_calls = [call for call in task.calls if call.status != "done"]
     known = {call.operation_id for call in row.ordered}
-    ordered = (call for call in open_calls if call.status != "asking" or call.operation_id in known)
+    ordered = (call for call in open_calls if call.status not in ("judging", "asking") or call.operation_id in known)
     repeats = tuple(call.tool_call_id for call in ordered)
     before = task.past
     if task.call is not None:

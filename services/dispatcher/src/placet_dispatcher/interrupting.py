@@ -6,7 +6,7 @@ end, for an effect is not torn in two; what the turn still wanted is not done. T
 
 from __future__ import annotations
 
-from placet import ids
+from placet import ids, limits
 from placet.calls import ToolCall
 from placet.errors import Code, ContractError, ErrorClass, Failure
 from placet.facts import Facts
@@ -53,21 +53,23 @@ def interrupted(state: RunState, message: InterruptRun, facts: Facts, now_ms: In
     if not is_theirs(state, message.by):
         raise ContractError(Code.RUN_NOT_FOUND, f"there is no run {state.run_id}")
     turns = in_work(state)
+    if message.interrupt_id in state.interruptions:
+        again = Receipt(answer="duplicate", run_id=state.run_id, status=state.status)
+        return absorb("taken in already", Reply(again))
     if message.turn:
-        named = [turn for turn in turns if message.turn in (turn_name(*turn), str(turn[1]))]
+        named = [turn for turn in turns if turn_name(*turn) == message.turn]
         if not named:
             now = ", ".join(turn_name(*turn) for turn in turns) or None
             told = f"{message.turn} is not in work" + (f": {now} is" if now else "")
             raise ContractError(Code.TURN_MISMATCH, told, pointer="/turn", turn=now)
         turns = named
-    if not turns:
-        told_so = Receipt(answer="nothing_interrupted", run_id=state.run_id, status=state.status)
-        return absorb("nothing is in work", Reply(told_so))
-    fresh = [turn for turn in turns if held_of(state, turn[0]) is None]
-    if not fresh:
-        again = Receipt(answer="duplicate", run_id=state.run_id, status=state.status, turn=turn_name(*turns[0]))
-        return absorb("interrupted already", Reply(again))
     draft = Draft(state, facts, now_ms)
+    draft.change(interruptions=(*state.interruptions, message.interrupt_id)[-limits.INTERRUPTIONS_MAX :])
+    fresh = [turn for turn in turns if held_of(state, turn[0]) is None]
+    if not fresh:  # the id is kept all the same: if this came again, it would find a turn that it is not about
+        now = turn_name(*turns[0]) if turns else None
+        answer = "duplicate" if turns else "nothing_interrupted"
+        return draft.moved(Reply(Receipt(answer=answer, run_id=state.run_id, status=state.status, turn=now)))
     for thread_id, turn in fresh:
         _hold(draft, message, thread_id, turn)
     return draft
@@ -117,6 +119,12 @@ def turn_is_over(draft: Draft, thread_id: str) -> bool:
     others = tuple(each for each in draft.state.held if each.thread_id != thread_id)
     draft.change(held=(*others, held.model_copy(update={"over": True})))
     return True
+
+
+def has_ended(draft: Draft, thread_id: str, turn: int) -> bool:
+    """Whether the turn was interrupted and its end was heard of already: heard again, it costs nothing more."""
+    held = held_of(draft.state, thread_id)
+    return held is not None and held.over and held.turn == turn
 
 
 def let_go(draft: Draft, thread_id: str) -> None:

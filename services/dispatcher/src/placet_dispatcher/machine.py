@@ -24,6 +24,8 @@ from placet.messages import (
     CancelRun,
     ContinueRun,
     ForkRun,
+    GateAnswered,
+    GateLeaseEnded,
     InterruptRun,
     Message,
     OperationDone,
@@ -38,14 +40,15 @@ from placet.messages import (
 from placet.plans import plan_digest
 from placet.rows import CHECKPOINT, STATE, FactKey
 from placet_dispatcher import continuing, interrupting, patching
+from placet_dispatcher.consulting import heard
 from placet_dispatcher.decisions import decide
 from placet_dispatcher.draft import Draft
 from placet_dispatcher.edits import renew
 from placet_dispatcher.forking import fork_digest, forked
 from placet_dispatcher.graph import fail, succeed
-from placet_dispatcher.interrupting import let_go, not_made, stop_models, turn_is_over
+from placet_dispatcher.interrupting import has_ended, let_go, not_made, stop_models, turn_is_over
 from placet_dispatcher.planning import adopt, checked
-from placet_dispatcher.proposals import propose
+from placet_dispatcher.proposals import judge_again, propose
 from placet_dispatcher.schedule import BUDGET, advance, give_up
 from placet_dispatcher.states import Ending, PendingRequest, RunState
 from placet_dispatcher.submission import opened, submission_digest
@@ -74,6 +77,8 @@ class RunMachine:
             ContinueRun,
             InterruptRun,
             PatchPlan,
+            GateAnswered,
+            GateLeaseEnded,
             RunTimedOut,
         }
     )
@@ -248,6 +253,8 @@ def _apply(draft: Draft, message: Message) -> str | None:
             return _operation_done(draft, message)
         case OperationDoubtful():
             return _operation_doubtful(draft, message)
+        case GateAnswered() | GateLeaseEnded():
+            return _consulted(draft, message)
         case ApprovalDecided():
             return decide(draft, message)
         case ApprovalExpiring():
@@ -259,6 +266,8 @@ def _apply(draft: Draft, message: Message) -> str | None:
 def _plan_proposed(draft: Draft, message: PlanProposed) -> str | None:
     if draft.state.phase != "planning" or message.thread_id != PLAN_THREAD or message.turn != draft.state.plan_turn:
         return "the run waits for no plan"
+    if has_ended(draft, message.thread_id, message.turn):
+        return "the turn was interrupted, and has ended"
     if turn_is_over(draft, PLAN_THREAD):
         draft.change(usage=draft.state.usage.plus(message.usage))
         return None
@@ -313,6 +322,8 @@ def _turn_failed(draft: Draft, message: TurnFailed) -> str | None:
     thread = {"planning": PLAN_THREAD, "answering": ANSWER_THREAD}.get(phase)
     turn = draft.state.plan_turn if phase == "planning" else draft.state.answer_turn or 1
     if message.thread_id == thread and message.turn == turn:
+        if has_ended(draft, thread, turn):
+            return "the turn was interrupted, and has ended"
         draft.change(usage=draft.state.usage.plus(message.usage))
         if turn_is_over(draft, message.thread_id):
             return None
@@ -373,6 +384,14 @@ def _operation_done(draft: Draft, message: OperationDone) -> str | None:
     draft.audit(
         "operation.done", message.operation_id, status=message.status, code=failure.code.value if failure else None
     )
+    return None
+
+
+def _consulted(draft: Draft, message: GateAnswered | GateLeaseEnded) -> str | None:
+    found = heard(draft, message)
+    if isinstance(found, str):
+        return found or None
+    judge_again(draft, *found)
     return None
 
 

@@ -22,6 +22,7 @@ from placet.requests import ApprovalRequest
 from placet.rows import OperationRow
 from placet.strict_json import parse
 from placet_dispatcher.asking import ask, call_content, read_object
+from placet_dispatcher.consulting import answers_of, consult
 from placet_dispatcher.draft import WITHHELD, Draft, gate_failure
 from placet_dispatcher.forking import answered_before, tightened
 from placet_dispatcher.questions import put_question
@@ -39,7 +40,9 @@ AGENT_RULE = "agent"
 FINDING_RULE = "safety_finding"
 """The rule that a finding about a call is (E38)."""
 
-_NOTHING_ASKED = {"raw_input_text": "", "input_text": "", "same_as": "", "agent": ""}
+_NOTHING_ASKED: dict[str, Any] = {
+    "raw_input_text": "", "input_text": "", "same_as": "", "agent": "", "findings": (), "consulted": (),
+}  # fmt: skip
 """What a call no longer needs once nobody is asked about it."""
 
 
@@ -154,9 +157,37 @@ def digest_of_call(task_id: str, call: Call) -> str:
 def judge_call(
     draft: Draft, position: int, call: Call, tool: ToolSpec, raw_input: dict[str, Any], validated: dict[str, Any]
 ) -> Judgement:
-    """What the gates say to a call, or what holds where none applies; stricter where its agent or the call wants it."""
+    """What the gates say to a call, or what holds where none applies; stricter where its agent or the call wants it.
+
+    With `outside` it is no judgement yet: those gates are to be asked about this very input first.
+    """
+    subject = _subject(draft, position, call, tool, raw_input, validated)
+    judgement = draft.facts.judge(Boundary.TOOL_CALL, subject) or _unjudged(draft, tool)
+    judgement = _asked_for(draft, call, tool, judgement)
+    return tightened(draft.state, draft.tasks[position], call, tool, judgement)
+
+
+def judge_again(draft: Draft, position: int, at: int) -> None:
+    """All outside gates have answered: what becomes of the call is known now."""
+    call = draft.tasks[position].calls[at].model_copy(update={"status": "done"})  # unless it comes to something
+    tool = draft.tool(call.tool)
+    if tool is None:
+        judged = _refused(draft, call, Code.TOOL_UNKNOWN, f"there is no tool {call.tool!r}")
+    else:
+        raw_input, validated = read_object(call.raw_input_text), read_object(call.input_text)
+        judged = _judged(_Proposal(draft, position, call, tool), raw_input, validated)
+    if judged.status == "done":
+        judged = _bounded(judged, share(len(draft.tasks[position].calls)))
+    draft.change_call(position, at, **dict(judged))
+
+
+def _subject(
+    draft: Draft, position: int, call: Call, tool: ToolSpec, raw_input: dict[str, Any], validated: dict[str, Any]
+) -> CallSubject:
     state = draft.state
-    subject = CallSubject(
+    # What was said about other input says nothing about this one.
+    is_same = bool(call.consulted) and canonical_text(validated) == call.input_text
+    return CallSubject(
         run_id=state.run_id,
         team=state.team,
         agent=call.agent,
@@ -168,15 +199,15 @@ def judge_call(
         effect=tool.effect.value,
         initiator=state.initiator.id,
         findings=call.findings,
+        outside=answers_of(call) if is_same else {},
     )
-    judgement = draft.facts.judge(Boundary.TOOL_CALL, subject) or _unjudged(draft, tool)
-    judgement = _asked_for(draft, call, tool, judgement)
-    return tightened(state, draft.tasks[position], call, tool, judgement)
 
 
 def _judged(proposal: _Proposal, raw_input: dict[str, Any], validated: dict[str, Any]) -> Call:
     draft, position, call, tool = proposal
     judgement = judge_call(draft, position, call, tool, raw_input, validated)
+    if judgement.outside:
+        return consult(draft, call, _subject(draft, position, call, tool, raw_input, validated), judgement)
     if tool.name == ASK_HUMAN and judgement.verdict in ("allow", "suspend"):
         return _questioned(proposal, judgement)
     if judgement.verdict == "allow":

@@ -239,6 +239,9 @@ def _conclude(draft: Draft) -> None:
         if draft.state.is_over:
             return
     in_flight = draft.is_in_flight
+    if draft.is_held and draft.is_over_budget and not in_flight and not draft.is_undecided:
+        draft.end_now(BUDGET.status, BUDGET.failure)  # no instruction could lead on from here
+        return
     waits = in_flight or draft.is_undecided or draft.is_held
     require(waits, "a run that has not ended waits for a model, a tool or a person")
     status = "suspended" if not in_flight else "planning" if draft.state.phase == "planning" else "running"

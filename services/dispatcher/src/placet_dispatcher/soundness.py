@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from placet_dispatcher.states import RunState, Task
 
-_OPEN = frozenset({"asking", "running", "doubtful"})
+_OPEN = frozenset({"judging", "asking", "running", "doubtful"})
 
 
 def contradiction(state: RunState) -> str | None:

@@ -13,7 +13,7 @@ from pydantic import model_validator
 
 from placet.calls import ChatMessage, ToolCall
 from placet.errors import Failure
-from placet.gates import OnExpiry
+from placet.gates import OnExpiry, OutsideAnswer
 from placet.machine import State
 from placet.messages import Mode
 from placet.plans import PlannedTask, Release
@@ -25,14 +25,21 @@ from placet_dispatcher.soundness import contradiction
 Phase = Literal["planning", "deciding", "working", "answering", "ended"]
 """The planner's model is at work; the plan is before its gate; tasks are done; the answer is written; over."""
 
-CallStatus = Literal["asking", "running", "doubtful", "done"]
-"""A person is asked whether; the operation is under way; a person is asked whether it happened; answered."""
+CallStatus = Literal["judging", "asking", "running", "doubtful", "done"]
+"""Gates outside are asked; a person is asked whether; the operation is under way; a person is asked whether it happened; answered."""
 
 TaskStatus = Literal["pending", "running", "succeeded", "failed", "skipped"]
 
 
 PER_CALL = ("tool_call", "question")
 """Scopes of questions about one call: their answers are results of that call, and do not end the run."""
+
+
+class Consulted(Value):
+    """An outside gate that was asked about a call, and what it said."""
+
+    gate: str
+    answer: OutsideAnswer | None = None
 
 
 class Call(Value):
@@ -56,6 +63,7 @@ class Call(Value):
     consequential: bool = False
     findings: tuple[str, ...] = ()
     """What was found alarming about it when it was proposed."""
+    consulted: tuple[Consulted, ...] = ()
     same_as: str = ""
     """The load-bearing part of the input (hash_scope) where the tool has other parts: what makes it the same call."""
     edited_text: str = ""
@@ -258,6 +266,8 @@ class RunState(State):
     continuations: tuple[Continuation, ...] = ()
     """In the order in which they came; several of one turn are one instruction."""
     held: tuple[Held, ...] = ()
+    interruptions: tuple[str, ...] = ()
+    """Ids of the last interruptions, also of those that found nothing to stop."""
     patch: Patch | None = None
     """The one that people are asked about."""
     patches: tuple[PatchEntry, ...] = ()

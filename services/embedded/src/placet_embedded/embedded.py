@@ -12,12 +12,12 @@ from placet.adapters.memory_queue import MemoryDoor, MemoryQueue
 from placet.adapters.models import ModelCaller
 from placet.adapters.sql.sqlite import SqliteStore
 from placet.application import App
+from placet.partials import Overhearing
 from placet.runtime.conversing import at_hand
 from placet.runtime.engine import Engine, Settlement
 from placet.runtime.files import ToolFiles
 from placet.runtime.invoker import TaskInvoker
-from placet.runtime.overhearing import Overhearing
-from placet.runtime.ports import Clock, Models
+from placet.runtime.ports import Clock, Gates, Models
 from placet.runtime.process import Loops
 from placet.runtime.relay import CLAIM_MS, Relay
 from placet.runtime.tools import ToolRunner
@@ -55,6 +55,7 @@ class Embedded:
     loops: Loops
     partials: Overhearing = field(default_factory=Overhearing)
     """Where replies are heard while they come."""
+    gates: Gates | None = None
     _stopped: asyncio.Future[None] | None = None
 
     @classmethod
@@ -80,7 +81,8 @@ class Embedded:
         models = models or ModelCaller(app)
         tools = ToolRunner(app, threads_max=THREADS_MAX, files=ToolFiles(tool_files or Path.cwd()))
         partials = Overhearing()
-        invoker = TaskInvoker(models, tools, store, queue.put, tools_max=TOOLS_MAX, partials=partials)
+        gates = _gates(app)
+        invoker = TaskInvoker(models, tools, store, queue.put, tools_max=TOOLS_MAX, partials=partials, gates=gates)
 
         def settled(settlement: Settlement) -> None:
             loops.settled(settlement)
@@ -91,7 +93,7 @@ class Embedded:
         loops = Loops(worker, Relay(store, queue))
         loops.start()
         log.info("embedded.started", extra={"database": str(data_dir / DATABASE), "store": store.describe()})
-        return cls(app, store, queue, door, models, invoker, loops, partials)
+        return cls(app, store, queue, door, models, invoker, loops, partials, gates)
 
     async def stop(self, grace_ms: int = GRACE_MS) -> None:
         """Drain and stop. Stopping twice, also at once, is one stop.
@@ -119,6 +121,8 @@ class Embedded:
         finally:
             try:
                 await self.models.close()
+                if self.gates is not None:
+                    await self.gates.close()
             finally:
                 await self.store.close()
 
@@ -130,3 +134,12 @@ class Embedded:
             await self.queue.drained()
             if not self.invoker.running:
                 return
+
+
+def _gates(app: App) -> Gates | None:
+    """Who asks the application's gates outside, where it has any: the client is loaded only then."""
+    if not app.http_gates:
+        return None
+    from placet.adapters.http_gates import HttpGates
+
+    return HttpGates(app.http_gates)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from fastapi import FastAPI
 
 from placet.describing import Described
-from placet.runtime.ports import Door, Overheard, Reader
+from placet.runtime.ports import Door, Overheard
+from placet.runtime.reading import Reader
 from placet.views import AppView
 from placet_gateway import application as application_routes
 from placet_gateway import (

@@ -18,7 +18,8 @@ from placet.errors import Code, RetryableError
 from placet.ids import derived_id
 from placet.machine import Receipt
 from placet.messages import DecideApproval, Message
-from placet.runtime.ports import Door, Reader
+from placet.runtime.ports import Door
+from placet.runtime.reading import Reader
 from placet.views import AppView
 from placet_gateway import problems
 from placet_gateway.identity import Caller, Identity, Role

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Request
@@ -44,6 +45,9 @@ class Interruption(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
+    interrupt_id: Name | None = None
+    """Minted by the client, so that a repeat stops no later turn. Derived from the header `Idempotency-Key`, or minted
+    here, where it is left out."""
     turn: Annotated[str, Field(max_length=TURN_CHARS_MAX)] = ""
     """Such as `task:a/3`; by default every turn in work."""
     reason: Text = ""
@@ -86,18 +90,29 @@ async def continue_run(
     response_model=Receipt,
     openapi_extra=takes(Interruption, required=False),
 )
-async def interrupt(run_id: str, request: Request, here: Here, caller: Submitting) -> Response:
+async def interrupt(
+    run_id: str, request: Request, here: Here, caller: Submitting, idempotency_key: IdempotencyKey = None
+) -> Response:
     """Stop the turn in work. The run does not end: it waits for its next instruction."""
     body = await body_of(request, Interruption, Code.SUBMISSION_INVALID, may_be_absent=True)
+    name = body.interrupt_id
+    if name is None and idempotency_key is not None:
+        name = _id_of(idempotency_key, caller.tenant, caller.principal.id, run_id)
+    name = name or f"int-{secrets.token_hex(12)}"
     try:
         message = InterruptRun(
-            tenant=caller.tenant, run_id=run_id, by=caller.principal, turn=body.turn, reason=body.reason
+            tenant=caller.tenant,
+            run_id=run_id,
+            interrupt_id=name,
+            by=caller.principal,
+            turn=body.turn,
+            reason=body.reason,
         )
     except ValidationError as error:
         if invalid_id(error):
             return not_found(Code.RUN_NOT_FOUND, "run")
         raise invalid(error, Code.SUBMISSION_INVALID) from error
-    return await answer(here, message, "the same request; interrupting twice is harmless")
+    return await answer(here, message, f"the same interrupt_id, {name}")
 
 
 def _id_of(key: str | None, tenant: str, person: str, run_id: str) -> str:

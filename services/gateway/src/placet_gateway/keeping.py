@@ -9,7 +9,7 @@ import json
 from placet.columns import COLUMNS
 from placet.errors import Code, ContractError
 from placet.kept_views import JournalEntryView, JournalPage, RunFacts, StateView
-from placet.runtime.ports import Place, Reader
+from placet.runtime.reading import Place, Reader
 
 ENTRIES_MAX = 500
 """Of journals in one page."""

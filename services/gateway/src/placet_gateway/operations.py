@@ -19,7 +19,7 @@ from placet.operation_views import (
     RetryView,
 )
 from placet.requests import hash_of_text
-from placet.runtime.ports import Reader
+from placet.runtime.reading import Reader
 from placet.statuses import OPERATION_TERMINAL
 from placet.views import OperationView
 from placet_gateway import reading

@@ -16,7 +16,7 @@ from placet.errors import ContractError
 from placet.ids import Address, trace_id
 from placet.messages import OPERATION
 from placet.plans import PlannedTask, plan_digest
-from placet.runtime.ports import Reader
+from placet.runtime.reading import Reader
 from placet.sentences import sentence, warnings
 from placet.statuses import RUN_TERMINAL
 from placet.views import (

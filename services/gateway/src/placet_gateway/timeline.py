@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from placet.canonical import digest
-from placet.runtime.ports import Reader
+from placet.runtime.reading import Reader
 from placet.views import AuditView, RunEvent, RunReceipt, Trace, TraceEntry
 from placet_gateway.reading import (
     Columns,

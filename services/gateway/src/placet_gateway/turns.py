@@ -7,7 +7,7 @@ from typing import Any
 
 from placet.ids import Address
 from placet.messages import ANSWER_THREAD, PLAN_THREAD, THREAD, task_thread, turn_name
-from placet.runtime.ports import Reader
+from placet.runtime.reading import Reader
 from placet.views import TurnView
 from placet_gateway.reading import Columns
 

@@ -77,13 +77,27 @@ def interrupt(
         str | None, typer.Option(metavar="TURN", help="Only this one: its number, or such as task:a/3.")
     ] = None,
     reason: Annotated[str, typer.Option(help="Why; kept with the run.")] = "",
+    interrupt_id: Annotated[
+        str | None, typer.Option("--id", help="The interruption's id; the same again stops no later turn.")
+    ] = None,
     person: Person = None,
     as_json: Json = False,
 ) -> int:
     """Stop the turn in work without ending the run: it then waits for its next instruction."""
+    from placet.errors import Code, PlacetError
+
     here = session.of(ctx)
     client = here.client(person)
-    receipt = client.interrupt_run(here.run_id(run), turn=turn, reason=reason)
+    run_id, name = here.run_id(run), interrupt_id or f"int-{uuid.uuid4().hex[:20]}"
+    if turn is not None and turn.isdigit():
+        numbered = [each.turn for each in client.run(run_id).turns if each.turn.rpartition("/")[2] == turn]
+        turn = numbered[0] if len(numbered) == 1 else turn
+    try:
+        receipt = client.interrupt_run(run_id, interrupt_id=name, turn=turn, reason=reason)
+    except PlacetError as error:
+        if error.code is Code.OUTCOME_UNKNOWN and interrupt_id is None:
+            output.note(f"To ask again for the same interruption, add --id {name}")
+        raise
     if as_json:
         output.document(receipt.model_dump(mode="json", exclude_none=True))
         return exits.OK

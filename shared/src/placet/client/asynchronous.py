@@ -156,10 +156,13 @@ class AsyncPlacetClient:
             )
         )
 
-    async def interrupt_run(self, run_id: str, *, turn: str | None = None, reason: str = "") -> Receipt:
+    async def interrupt_run(
+        self, run_id: str, *, interrupt_id: str, turn: str | None = None, reason: str = ""
+    ) -> Receipt:
         """Stop the turn in work; the run waits for its next instruction. `answer` is `nothing_interrupted` where none
-        is. Raises TerminalError TURN_MISMATCH for a turn that is not in work."""
-        return await self.call(calls.interrupt_run(run_id, turn=turn, reason=reason))
+        is, and `duplicate` for the same `interrupt_id`, which stops no later turn. Raises TerminalError TURN_MISMATCH
+        for a turn that is not in work."""
+        return await self.call(calls.interrupt_run(run_id, interrupt_id=interrupt_id, turn=turn, reason=reason))
 
     async def patch_plan(
         self,
@@ -233,9 +236,7 @@ class AsyncPlacetClient:
         timeout = httpx.Timeout(TIMEOUT_S, read=READ_TIMEOUT_S)
         path = calls.events_path(run_id, partial=partial)
         try:
-            async with self._http.stream(
-                "GET", calls.events_path(run_id, partial=partial), headers=headers, timeout=timeout
-            ) as answer:
+            async with self._http.stream("GET", path, headers=headers, timeout=timeout) as answer:
                 if answer.status_code == httpx.codes.NO_CONTENT:
                     yield Ended(status="")
                     return

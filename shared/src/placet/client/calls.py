@@ -118,9 +118,10 @@ def continue_run(
     return Call("POST", _at("runs", run_id, "continue"), Receipt, body)
 
 
-def interrupt_run(run_id: str, *, turn: str | None = None, reason: str = "") -> Call[Receipt]:
+def interrupt_run(run_id: str, *, interrupt_id: str, turn: str | None = None, reason: str = "") -> Call[Receipt]:
     """Stop the turn in work."""
-    return Call("POST", _at("runs", run_id, "interrupt"), Receipt, _given(turn=turn, reason=reason))
+    body = _given(interrupt_id=interrupt_id, turn=turn, reason=reason)
+    return Call("POST", _at("runs", run_id, "interrupt"), Receipt, body)
 
 
 def patch_plan(

@@ -11,7 +11,7 @@ from placet import topology
 from placet.application import App
 from placet.errors import Code, TerminalError
 from placet.machine import Machine
-from placet.runtime.ports import Models, Tools
+from placet.runtime.ports import Gates, Models, Tools
 from placet.settings import Settings
 from placet.voices import Voices
 
@@ -39,6 +39,8 @@ class Parts:
     """What calls models. Only here are a model's keys needed."""
     tools: Callable[[App, Settings], Tools] | None = None
     """What runs tools. Only here are a tool's credentials needed."""
+    gates: Callable[[App], Gates | None] | None = None
+    """What asks the gates outside, where the application has any."""
     decides: Callable[[Voices], Machine[Any]] | None = None
     """Where people's decisions are taken: the machine, told whom to believe. It stands in place of `machine`."""
     arbiter: bool = False

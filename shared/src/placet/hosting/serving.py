@@ -116,12 +116,17 @@ class Hosted:
                 stack.push_async_callback(arbiter.close)
             models = [await parts.models(app) for parts in self._parts if app and parts.models]
             tools = [parts.tools(app, self._settings) for parts in self._parts if app and parts.tools]
+            asked = [parts.gates(app) for parts in self._parts if app and parts.gates]
+            gates = next((each for each in asked if each is not None), None)
             for each in models:
                 stack.push_async_callback(each.close)
+            if gates is not None:
+                stack.push_async_callback(gates.close)
             broker = self._broker(topology, judged)
             quarantine = self._quarantine(topology, store)
             closing = [
                 *(("models", each.close) for each in models),
+                *([("gates", gates.close)] if gates is not None else []),
                 *([("quarantine", quarantine.close)] if quarantine is not None else []),
                 *broker.closing(),
                 *([("redis", arbiter.close)] if arbiter is not None else []),
@@ -139,6 +144,7 @@ class Hosted:
                 replies=broker.replies,
                 models=models[0] if models else None,
                 tools=tools[0] if tools else None,
+                gates=gates,
                 arbiter=arbiter,
                 hint=broker.replies.hint,
                 stops=broker.stops,

@@ -15,7 +15,7 @@ from placet.activities import Activity, CallModel
 from placet.calls import ChatMessage, ModelReply
 from placet.errors import Code, Failure, PlacetError
 from placet.ids import derived_id
-from placet.messages import Envelope, ModelAnswered, ModelFailed, ToolProbed, ToolReturned, enveloped
+from placet.messages import AnyMessage, Envelope, ModelAnswered, ModelFailed, enveloped
 from placet.partials import partial_of, words_of
 from placet.rows import ThreadMessageRow
 from placet.runtime.fold import Fold
@@ -80,7 +80,7 @@ class Conversing:
     def _asked(self, call: CallModel, conversation: Sequence[ChatMessage]) -> ModelAnswered | ModelFailed:
         try:
             reply = self._models.reply(call, conversation)
-            if self._partials is not None:
+            if self._partials is not None and self._partials.listens(call.run_id):
                 for at, word in words_of(reply.text or ""):
                     self._partials.tell(partial_of(call, at, word))
             return model_answered(call, reply)
@@ -128,6 +128,6 @@ def failure_of_model(call: CallModel, error: Exception) -> Failure:
     return Failure(code=Code.MODEL_FAILED, message=f"{type(error).__name__}: {error}")
 
 
-def result_envelope(activity: Activity, message: ModelAnswered | ModelFailed | ToolReturned | ToolProbed) -> Envelope:
+def result_envelope(activity: Activity, message: AnyMessage) -> Envelope:
     """The result of a call as a message. The same result has the same id, however often it is reported."""
     return enveloped(derived_id("res", activity.owner().text(), message.model_dump_json()), message)

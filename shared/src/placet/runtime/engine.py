@@ -15,7 +15,8 @@ from placet.ids import Address
 from placet.instants import Instant
 from placet.rows import PAST, FactKey, Row
 from placet.runtime.conversing import Conversing
-from placet.runtime.fold import Fold, Machines, Outcome
+from placet.runtime.fold import Fold, Machines
+from placet.runtime.gathering import Outcome
 from placet.runtime.opened import OpenedStates
 from placet.runtime.origins import Origins
 from placet.runtime.parcels import dead_letter
@@ -23,6 +24,9 @@ from placet.runtime.ports import AtHand, CommitResult, Delivery, Fate, Loaded, O
 from placet.topology import EVENTS
 
 log = logging.getLogger("placet.engine")
+
+_WAITS_ALREADY = "uq_outbox_id"
+"""What is violated by a message that is in the outbox already, byte for byte."""
 
 
 @dataclass(slots=True)
@@ -68,8 +72,8 @@ class Engine:
     ) -> None:
         """`at_hand`: models whose turn is one step; `partials`: who is told of it.
 
-        `events_from`: the source that events name; without one, none are sent to the outside. `claim_ms`: what is due at once is claimed for so long by whoever calls `process`, who
-        publishes it; 0: relays do.
+        `events_from`: the source that events name; without one, none are sent to the outside. `claim_ms`: what is due
+        at once is claimed for so long by whoever calls `process`, who publishes it; 0: relays do.
 
         Raises ContractError(APPROVAL_ATOMIC_STORE_REQUIRED) for a store on which no approval could be relied."""
         if not getattr(store, "compares_and_sets", False) or not getattr(store, "is_verbatim", False):
@@ -174,6 +178,9 @@ class Engine:
                 _settle(settlement, outcome)
             elif result.fate is Fate.LOST:
                 settlement.back.append(delivery)
+            elif result.constraint == _WAITS_ALREADY and _only_sends(outcome.unit):
+                # Another process has put a copy of it off at the same instant, and that one waits.
+                settlement.done.append(delivery)
             else:
                 await self._park(delivery, f"the facts violate {result.constraint}", outcome, settlement)
 
@@ -204,6 +211,10 @@ def _events(rows: Iterable[Row], source: str, claim_ms: int) -> list[OutboxRow]:
 
 def _writes(unit: Unit) -> bool:
     return bool(unit.states or unit.rows or unit.journal or unit.outbox or unit.dead_letters or unit.consumed)
+
+
+def _only_sends(unit: Unit) -> bool:
+    return not (unit.states or unit.rows or unit.journal or unit.dead_letters)
 
 
 def _settle(settlement: Settlement, outcome: Outcome) -> None:

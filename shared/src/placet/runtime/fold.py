@@ -11,9 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic_core import to_json
-
-from placet.activities import Activity, CallModel
+from placet.activities import CallModel
 from placet.errors import Code, Failure, InvariantError, PlacetError
 from placet.facts import Application, Facts
 from placet.ids import Address, derived_id, message_id
@@ -21,8 +19,9 @@ from placet.instants import Instant, later
 from placet.machine import Invoke, Machine, Receipt, Record, Reply, Send, State, Transition, Withdraw
 from placet.messages import Envelope, enveloped
 from placet.rows import STATE, FactKey, Row, StateRow, ThreadMessageRow, owner_of
+from placet.runtime.gathering import Outcome, earlier, journalled, merge, withdraw
 from placet.runtime.opened import OpenedStates
-from placet.runtime.parcels import dead_letter, named_envelope, outbox_id, outbox_row
+from placet.runtime.parcels import dead_letter, named_envelope, outbox_row
 from placet.runtime.ports import Delivery, JournalEntry, Loaded, StateWrite, StoredState, Unit
 
 Machines = Mapping[str, Machine[Any]]
@@ -64,20 +63,6 @@ class _Working:
     @property
     def dirty(self) -> bool:
         return self.version != self.loaded_version
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What one unit will do once it is committed."""
-
-    unit: Unit
-    deliveries: list[Delivery] = field(default_factory=list)
-    activities: list[Activity] = field(default_factory=list)
-    replies: list[tuple[str, str]] = field(default_factory=list)
-    unreadable: dict[Address, str] = field(default_factory=dict)
-    """States that could not be read, and why."""
-    now_ms: int = 0
-    """What the machines were told the time is."""
 
 
 class Fold:
@@ -178,7 +163,7 @@ class Fold:
         for at, outcome in enumerate(self._outcomes):
             root = self._root(at)
             if root in merged:
-                _merge(merged[root], outcome)
+                merge(merged[root], outcome)
             else:
                 merged[root] = outcome
         for address, working in self._working.items():
@@ -259,9 +244,11 @@ class Fold:
         outcome.unit.outbox.append(outbox_row(held, later(self._now, HELD_MS)))
 
     def _pass_on(self, item: Item, transition: Transition[Any], outcome: Outcome) -> None:
-        """The message goes where it belongs, under its id, in the commit that takes it in."""
-        token = "" if item.delivery is None else str(item.delivery.token)
-        again = derived_id("passed", item.envelope.id, str(self._now), token)
+        """The message goes where it belongs, under its id, in the commit that takes it in.
+
+        A copy of it goes as the very same row: what was delivered twice waits once, however long it has to wait.
+        """
+        again = derived_id("passed", item.envelope.id, item.envelope.again or "")
         for effect in transition.effects:
             if isinstance(effect, Send):
                 envelope = item.envelope.model_copy(update={"again": again, "message": effect.message})
@@ -301,14 +288,14 @@ class Fold:
         for key in facts.seen:
             owner = owner_of(key)
             unit.guards.setdefault(owner, self._version(owner))
-        unit.before_ms = _earlier(unit.before_ms, transition.before_ms)
+        unit.before_ms = earlier(unit.before_ms, transition.before_ms)
         unit.journal.append(
             JournalEntry(
                 address=address,
                 version=working.version,
                 message_id=item.envelope.id,
                 message=(item.delivery and item.delivery.body) or item.envelope.encode(),
-                facts=_journalled(facts, upgraded),
+                facts=journalled(facts, upgraded),
                 at_ms=self._now,
             )
         )
@@ -330,7 +317,7 @@ class Fold:
                 if isinstance(effect.activity, CallModel):
                     self._calls.append((effect.activity, item.group))
             elif isinstance(effect, Withdraw):
-                _withdraw(unit, named_envelope(effect.message))
+                withdraw(unit, named_envelope(effect.message))
 
     def _send(
         self, item: Item, version: int, position: int, effect: Send, outcome: Outcome, *, hand_over: bool
@@ -417,56 +404,8 @@ class Fold:
         if other != root:
             first, second = min(root, other), max(root, other)
             self._parents[second] = first
-            _merge(self._outcomes[first], self._outcomes[second])
+            merge(self._outcomes[first], self._outcomes[second])
             self._outcomes[second] = Outcome(Unit())
-
-
-def _merge(into: Outcome, other: Outcome) -> None:
-    into.deliveries += other.deliveries
-    into.activities += other.activities
-    into.replies += other.replies
-    into.unreadable |= other.unreadable
-    a, b = into.unit, other.unit
-    a.states += b.states
-    a.rows += b.rows
-    a.journal += b.journal
-    a.outbox += b.outbox
-    a.dead_letters += b.dead_letters
-    a.consumed += b.consumed
-    for owner, version in b.guards.items():
-        a.guards.setdefault(owner, version)
-    a.before_ms = _earlier(a.before_ms, b.before_ms)
-
-
-def _withdraw(unit: Unit, envelope: Envelope) -> None:
-    """Not even written, where it is of the same commit; otherwise deleted by it, wherever it waits."""
-    row_id = outbox_id(envelope)
-    kept = [row for row in unit.outbox if row.id != row_id]
-    if len(kept) < len(unit.outbox):
-        unit.outbox[:] = kept
-    else:
-        unit.consumed.append(row_id)
-
-
-def _earlier(a: Instant | None, b: Instant | None) -> Instant | None:
-    if a is None or b is None:
-        return a if b is None else b
-    return min(a, b)
-
-
-def _journalled(facts: Facts, upgraded: State | None) -> str:
-    """What the machine was told, for the journal: rows it looked at, answers it got, the incarnation.
-
-    `upgraded`: what an older program's state was read as, where that is what the message was applied to.
-    """
-    value: dict[str, Any] = {
-        "rows": [[*key, row] for key, row in facts.seen.items()],
-        "answers": facts.answers,
-        "incarnation": facts.incarnation,
-    }
-    if upgraded is not None:
-        value["upgraded"] = upgraded.json_bytes().decode()
-    return to_json(value).decode()
 
 
 def _bug(error: Exception) -> Failure:

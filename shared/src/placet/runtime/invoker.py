@@ -12,17 +12,20 @@ from functools import partial
 from pydantic import TypeAdapter
 
 from placet import limits
-from placet.activities import Activity, CallModel, ProbeTool, RunTool, Stop
+from placet.activities import Activity, AskGate, CallModel, ProbeTool, RunTool, Stop
 from placet.calls import ChatMessage, NotExecuted, ToolOutcome, Unsure, not_begun, probe_not_begun
 from placet.errors import Certainty, Code, ErrorClass, Failure, RetryableError
+from placet.gates import OutsideAnswer
 from placet.ids import Address
-from placet.messages import Envelope, ModelAnswered, ModelFailed, ToolProbed, ToolReturned
+from placet.messages import AnyMessage, Envelope, GateAnswered, ToolProbed, ToolReturned
 from placet.runtime.conversing import failure_of_model, model_answered, model_failed, result_envelope
 from placet.runtime.listening import Listener, asked
-from placet.runtime.ports import BeginLeft, Models, Partials, Store, Tools
+from placet.runtime.ports import BeginLeft, Gates, Models, Partials, Store, Tools
 from placet.runtime.process import backoff_ms
 
 log = logging.getLogger("placet.invoker")
+GATE_SLACK_S = 1.0
+"""How much later than its own time an outside gate is given up."""
 _CHAT: TypeAdapter[ChatMessage] = TypeAdapter(ChatMessage)
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
@@ -66,8 +69,12 @@ class TaskInvoker:
         tools_max: int = 64,
         monotonic_ms: Callable[[], float] = monotonic_ms,
         partials: Partials | None = None,
+        gates: Gates | None = None,
+        gates_max: int = 64,
     ) -> None:
-        """`partials`: who is told of replies while they come."""
+        """`partials`: who is told of replies while they come. `gates`: who asks outside gates; without it they fail."""
+        self._gates = gates
+        self._gate_places = asyncio.Semaphore(gates_max)
         self._partials = partials
         self._models = models
         self._tools = tools
@@ -147,15 +154,17 @@ class TaskInvoker:
 
     # ── one activity ───────────────────────────────────────────────────────────────────
 
-    def _begin(self, activity: CallModel | RunTool | ProbeTool, since_ms: float) -> None:
+    def _begin(self, activity: CallModel | RunTool | ProbeTool | AskGate, since_ms: float) -> None:
         owner, call = activity.owner(), _Call()
         self._calls.setdefault(owner, set()).add(call)
         call.task = asyncio.get_running_loop().create_task(self._run(call, activity, since_ms), name=owner.text())
         call.task.add_done_callback(lambda done: self._ended(owner, call, done))
 
-    async def _run(self, call: _Call, activity: CallModel | RunTool | ProbeTool, since_ms: float) -> None:
+    async def _run(self, call: _Call, activity: CallModel | RunTool | ProbeTool | AskGate, since_ms: float) -> None:
         call.begun = True
-        if not isinstance(activity, CallModel):
+        if isinstance(activity, AskGate):
+            await self._ask_gate(activity)
+        elif not isinstance(activity, CallModel):
             self._tool_ended(activity, await self._call_tool(call, activity, since_ms))
         elif call.stopped is None:
             await self._call_model(call, activity)
@@ -191,6 +200,27 @@ class TaskInvoker:
                 self._report(activity, model_failed(activity, failure_of_model(activity, error)))
             else:
                 self._report(activity, model_answered(activity, reply))
+
+    async def _ask_gate(self, activity: AskGate) -> None:
+        """Whatever goes wrong is told as the gate's failure, which lets nothing pass."""
+        if self._gates is None:
+            answer = OutsideAnswer(verdict="failed", reason="this process asks no gates outside")
+        else:
+            try:
+                async with self._gate_places, asyncio.timeout(activity.timeout_ms / 1_000 + GATE_SLACK_S):
+                    answer = await self._gates.ask(activity)
+            except Exception as error:  # noqa: BLE001  as above
+                answer = OutsideAnswer(verdict="failed", reason=f"{type(error).__name__} while it was asked")
+        self._report(
+            activity,
+            GateAnswered(
+                tenant=activity.tenant,
+                run_id=activity.run_id,
+                operation_id=activity.operation_id,
+                gate=activity.gate,
+                answer=answer,
+            ),
+        )
 
     async def _conversation(self, activity: CallModel) -> list[ChatMessage]:
         """As it was committed. While the store is away it is asked for again, as long as the call itself may take: a
@@ -274,7 +304,7 @@ class TaskInvoker:
             message = f"{type(error).__name__}: {error}"
             return Unsure(failure=Failure(code=Code.TOOL_FAILED, message=message, certainty=Certainty.UNKNOWN))
 
-    def _report(self, activity: Activity, message: ModelAnswered | ModelFailed | ToolReturned | ToolProbed) -> None:
+    def _report(self, activity: Activity, message: AnyMessage) -> None:
         self._put(result_envelope(activity, message))
 
 

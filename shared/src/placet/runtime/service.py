@@ -23,6 +23,7 @@ from placet.runtime.ports import (
     Arbiter,
     Changed,
     Delivery,
+    Gates,
     Inbox,
     Models,
     Outlet,
@@ -81,11 +82,14 @@ class Ports:
     """Only where planners' machines are hosted."""
     tools: Tools | None = None
     """Only where tool executors' machines are hosted."""
+    gates: Gates | None = None
+    """Only where runs' machines are hosted, and gates are asked over the network."""
     arbiter: Arbiter | None = None
     stops: Stops | None = None
     """Only where calls to the world are made."""
     partials: Partials | None = None
-    """Who is told of replies while they come; only where models are called."""
+    """Who is told of replies while they come; only where models are called. Of one that is at hand, which comes at
+    once, nobody elsewhere is told."""
     hint: Callable[[Changed], None] = lambda changed: None
     """Told what has changed."""
     events_from: str | None = None
@@ -123,7 +127,6 @@ class Service:
             events_from=ports.events_from,
             claim_ms=CLAIM_MS,
             at_hand=at_hand(ports.models),
-            partials=ports.partials,
         )
         self._eager = Eager(ports.store, ports.outlet)
         self._invoker = TaskInvoker(
@@ -134,6 +137,7 @@ class Service:
             models_max=ports.models_max,
             tools_max=ports.tools_max,
             partials=ports.partials,
+            gates=ports.gates,
         )
         self._stopping = Stopping(self._invoker, ports.store, ports.stops) if ports.stops is not None else None
         invoker = self._stopping or self._invoker

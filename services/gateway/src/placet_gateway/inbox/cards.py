@@ -197,7 +197,7 @@ def asks_for_nothing(arguments: Mapping[str, JsonValue]) -> bool:
 
 def _is_blank(value: JsonValue) -> bool:
     if isinstance(value, str):
-        return not visible(value).strip()
+        return not visible(value, keep_lines=True).strip()
     if isinstance(value, Sequence):
         return all(_is_blank(item) for item in value)
     return value is None

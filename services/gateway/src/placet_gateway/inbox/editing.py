@@ -143,7 +143,8 @@ def _faults(at: Visit, asking: Asking, shape: Field, value: JsonValue) -> Mappin
     if check is not None and isinstance(content, ToolCallContent):
         read = check(content.tool_name, value)
         if isinstance(read, Failure):
-            return faults_at(shape, read.pointer or "", read.message)
+            told = read.message.rpartition(f"{read.pointer}: ")[2] if read.pointer else read.message
+            return faults_at(shape, read.pointer or "", told[:1].upper() + told[1:])
     try:
         check_value(content, "edit", value)
     except ContractError as error:

@@ -8,6 +8,7 @@ are put into the page as text nodes, never as markup.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -15,6 +16,8 @@ from placet.characters import Hazard, findings
 from placet.sentences import BLANKS_MAX
 
 _BLANKS = re.compile(rf"\n{{4,}}|[ \t\n\r]{{{BLANKS_MAX + 1},}}")
+_LOOK_ALIKE = frozenset({"GREEK", "CYRILLIC", "ARMENIAN", "CHEROKEE", "COPTIC", "LISU", "FULLWIDTH", "MATHEMATICAL"})
+"""Alphabets with letters that look Latin, by the first word of their letters' names."""
 _WORD = re.compile(r"[^\W_]+")
 
 
@@ -40,6 +43,31 @@ def _pieces(text: str) -> Iterator[Piece]:
         yield piece
         at = end
     yield Piece("plain", text[at:])
+
+
+def marked_change(text: str, around: str) -> list[Piece]:
+    """A changed stretch in pieces: also each letter of an alphabet that shares shapes with the Latin one of the text
+    around it, since alone it may read as the very letter that it has replaced."""
+    pieces = marked(text)
+    if not any(character.isascii() and character.isalpha() for character in text + around):
+        return pieces
+    return [part for piece in pieces for part in (_letters(piece) if piece.kind == "plain" else [piece])]
+
+
+def _letters(piece: Piece) -> Iterator[Piece]:
+    plain = ""
+    for character in piece.text:
+        name = unicodedata.name(character, "")
+        if character.isascii() or name.partition(" ")[0] not in _LOOK_ALIKE:
+            plain += character
+            continue
+        if plain:
+            yield Piece("plain", plain)
+        plain = ""
+        yield Piece("mixed", character, f"U+{ord(character):04X} {name}")
+        yield Piece("hidden", f"U+{ord(character):04X}", name)
+    if plain:
+        yield Piece("plain", plain)
 
 
 def _marks(text: str) -> Iterator[tuple[int, int, Piece]]:

@@ -29,7 +29,7 @@ from placet_gateway.inbox import wording
 from placet_gateway.inbox.assets import url_of
 from placet_gateway.inbox.bodies import CSRF
 from placet_gateway.inbox.cards import Cards
-from placet_gateway.inbox.marking import marked
+from placet_gateway.inbox.marking import marked, marked_change
 from placet_gateway.inbox.sessions import IDLE_MS, Session, Sessions, Tickets
 from placet_gateway.problems import bug, status_of
 
@@ -154,7 +154,7 @@ _TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_TEMPLATES.globals.update(asset=url_of, w=wording, marked=marked)
+_TEMPLATES.globals.update(asset=url_of, w=wording, marked=marked, marked_change=marked_change)
 
 
 def render(request: Request, template: str, status: int = 200, /, **values: Any) -> HTMLResponse:

@@ -20,7 +20,7 @@ from placet.canonical import parse_canonical
 from placet.contents import OperationOutcomeContent, QuestionContent, TaskDispatchContent, ToolCallContent
 from placet.errors import ContractError
 from placet.ids import Address
-from placet.runtime.ports import Reader
+from placet.runtime.reading import Reader
 from placet.strict_json import JsonValue
 from placet_gateway.inbox.cards import Card, Cards, Columns
 from placet_gateway.inbox.differences import Change, changes

@@ -14,7 +14,8 @@ from placet.errors import Code, ContractError, RetryableError, TerminalError
 from placet.ids import Address
 from placet.messages import APPROVAL, RUN
 from placet.rows import AttemptEndRow, AttemptRow, DecisionAttemptRow, OperationRow, OutcomeRow, RequestRow, Row
-from placet.runtime.ports import DeadLetter, JournalEntry, OutboxRow, Place, StoredState
+from placet.runtime.ports import DeadLetter, JournalEntry, OutboxRow, StoredState
+from placet.runtime.reading import Place
 
 Key = tuple[Any, ...]
 Plain = dict[str, Any]

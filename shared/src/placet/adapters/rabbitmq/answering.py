@@ -88,6 +88,10 @@ class RabbitReplies:
         if self._changed and (self._hinting is None or self._hinting.done()):
             self._hinting = asyncio.get_running_loop().create_task(self._hint())
 
+    def listens(self, run_id: str) -> bool:
+        """As ports.Partials: who watches is not known here."""
+        return True
+
     def tell(self, partial: Partial) -> None:
         """As ports.Partials: what comes within a moment travels together."""
         self._pieces.append(partial)

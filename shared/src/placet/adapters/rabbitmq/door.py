@@ -24,9 +24,9 @@ a question would end their channel for answers. They are only told, which is whe
 
 
 class RabbitDoor:
-    """Door of a process. `changes` opens its connection for hints when somebody first asks for them; such a process
-    needs the right to configure, write and read `placet.watch.*` and to read the events exchange; `overhear` likewise, that of
-    pieces of replies."""
+    """Door of a process. `changes` and `overhear` open a connection for hints, and one for pieces of replies, when
+    somebody first asks for them; such a process needs the right to configure, write and read `placet.watch.*` and to
+    read the exchanges of events and of partials."""
 
     def __init__(self, url: str, topology: Topology, name: str) -> None:
         self._url = url

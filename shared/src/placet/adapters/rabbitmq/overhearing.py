@@ -9,8 +9,7 @@ from pydantic import ValidationError
 
 from placet.adapters.rabbitmq.hearing import Channel, Hearing
 from placet.adapters.rabbitmq.link import reason_of
-from placet.partials import Partial
-from placet.runtime.overhearing import Overhearing
+from placet.partials import Overhearing, Partial
 from placet.topology import PARTIALS_EXCHANGE, PARTIALS_KEY, PREFIX
 
 log = logging.getLogger("placet.rabbitmq")

@@ -13,7 +13,7 @@ from placet.adapters.sql.units import tenant_of
 from placet.columns import COLUMNS, exact, shown_body
 from placet.errors import Code, ContractError, TerminalError
 from placet.ids import Address
-from placet.runtime.ports import Place
+from placet.runtime.reading import Place
 
 Plain = dict[str, Any]
 

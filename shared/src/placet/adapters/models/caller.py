@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from placet import limits
 from placet.activities import CallModel
-from placet.adapters.model_streams import in_pieces
+from placet.adapters.models.streams import in_pieces
 from placet.application import Agent, App
 from placet.calls import AssistantReply, ChatMessage, ModelReply, ToolCall, ToolResults, UserText
 from placet.errors import Certainty, Code, ErrorClass, Failure
