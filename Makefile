@@ -37,7 +37,7 @@ test: $(STAMP)  ## run all tests, also those on real servers (WORKERS=2 processe
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --ignore tests/live/test_compose.py --ignore tests/browser $(ARGS)
 
 browser: $(STAMP)  ## run the tests of the web inbox in a real Chromium: the one that is installed, or installed now
-	@$(BIN)/python -m pytest tests/browser $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/browser $(ARGS)
 
 live: $(STAMP)  ## run only the tests on real servers
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/live --ignore tests/live/test_compose.py $(ARGS)

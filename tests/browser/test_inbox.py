@@ -6,7 +6,7 @@ import re
 import time
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from placet.views import RequestView
 from tests.browser.conftest import MS, Office, Window, go, settle
@@ -162,6 +162,25 @@ def test_three_are_selected_seen_in_full_and_decided_together(office: Office, wi
     expect(page.locator(".told li")).to_have_count(3)
     assert {office.request(request.request_id).status for request in asked} == {"approved"}
     assert office.request(other.request_id).status == "open"
+
+
+def test_a_selection_outlives_the_list_that_comes_anew(office: Office, window: Window) -> None:
+    first = office.ask("Settle a complaint: Refund c-91 5900")
+    page = window()
+    box = page.locator(f"input[value={first.request_id}]")
+    held: list[Route] = []
+    page.route("**/inbox/queue?*", lambda route: held.append(route))  # the new list is on its way while somebody selects
+    second = office.ask("Settle a complaint: Refund c-92 5900")
+    until = time.monotonic() + 5
+    while not held and time.monotonic() < until:
+        page.wait_for_timeout(20)
+    box.check()
+    for route in held:
+        route.continue_()
+    page.unroute("**/inbox/queue?*")
+    expect(page.locator(f"#q-{second.request_id}")).to_be_visible()
+    expect(box).to_be_checked()
+    expect(page.get_by_role("button", name="Decide the selected ones (1)")).to_be_enabled()
 
 
 # ── what is seen ───────────────────────────────────────────────────────────────────────

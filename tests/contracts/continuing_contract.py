@@ -157,9 +157,9 @@ class ContinuingContract(Going):
             {"tenant": TENANT, "run_id": "r1", "thread_id": "task:one", "turn": 1, "attempt": 1, "reply": {"text": "x"}}
         )
         await office.say(late, "late")
+        assert len(await store.journal(TENANT, "r1")) == journal, "nothing is written"
         await office.say(self.interruption(""), "again")
         assert json.loads(office.answers[-1])["answer"] == "nothing_interrupted"
-        assert len(await store.journal(TENANT, "r1")) == journal, "nothing is written"
         office.hold = False
         await office.say(an_instruction("The other way."), "continue-1")
         state = await office.to_the_end()

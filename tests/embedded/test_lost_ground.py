@@ -83,7 +83,8 @@ class Desk:
             pass
 
     def statuses(self) -> list[str]:
-        return sorted(state["status"] for state in self.store.snapshot()["state"] if state["machine"] == "operation")
+        states = [state for state in self.store.snapshot()["state"] if state["machine"] == "operation"]
+        return sorted(state["status"] for state in states if state["run_id"] == "r1")
 
 
 async def test_a_call_that_waited_for_a_place_beyond_its_lease_does_not_happen_after_all() -> None:

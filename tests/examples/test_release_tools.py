@@ -348,7 +348,7 @@ def test_the_tag_is_asked_about_in_a_sentence_and_nothing_else_is() -> None:
     assert asked.reason == (
         "v1.1.0 would be tagged on commit aaaaaaaaaa; a version that others have fetched cannot be moved."
     )
-    assert judged("publish_notes", version="v1.1.0", notes="n") is None
+    assert judged("publish_notes", version="v1.1.0", notes="n").verdict == "allow"
 
 
 def test_the_example_is_found_by_its_import_string() -> None:

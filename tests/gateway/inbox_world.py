@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 
+from placet.messages import DecideApproval
 from placet.values import Principal, PrincipalKind
 from placet_gateway.inbox.pages import Inbox
 from placet_gateway.inbox.sessions import SealedSessions, Tickets
@@ -27,6 +28,9 @@ PAYMENT = {
     "consequential": True,
 }
 LONG = "echo " + "x" * 1_000 + "; rm -rf /srv/example-data"
+
+
+SHELL = PAYMENT | {"toolName": "shell", "rawInput": {"command": LONG}, "input": {"command": LONG}}
 
 
 def person(name: str) -> Principal:
@@ -106,3 +110,8 @@ async def look(browser: httpx.AsyncClient, row: dict[str, Any], more: str = "") 
 async def decide(browser: httpx.AsyncClient, row: dict[str, Any], page: Page, word: str, **more: str) -> httpx.Response:
     """Press a button on that page."""
     return await browser.post(path_of(row, "/decision"), data=page.form(word=word, **more))
+
+
+def decided(desk: Desk) -> list[DecideApproval]:
+    """What the inbox has put to the rules."""
+    return [message for message, _ in desk.world.asked if isinstance(message, DecideApproval)]

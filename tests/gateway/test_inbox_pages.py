@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 
 from placet.machine import Receipt
-from placet.messages import DecideApproval
-from placet_gateway.inbox import feeds, showing
+from placet_gateway.inbox import showing
 from placet_gateway.inbox.showing import RENDERER, shown
-from tests.gateway.inbox_world import AT_MS, LONG, PAYMENT, Desk, Page, decide, look, path_of
+from tests.gateway.inbox_world import LONG, PAYMENT, SHELL, Desk, Page, decide, decided, look, path_of
 from tests.gateway.world import BIDI, NOW_MS, World
 
-SHELL = PAYMENT | {"toolName": "shell", "rawInput": {"command": LONG}, "input": {"command": LONG}}
 NASTY = {
     "text": "</script><script>document.title='X2'</script>",
     "md": "![a](x\" onerror=\"document.title='X3')",
     "svg": "<svg onload=document.title='X4'>",
 }
-
-
-@pytest.fixture
-def desk(world: World) -> Desk:
-    world.add_run()
-    return Desk(world)
-
-
-def decided(desk: Desk) -> list[DecideApproval]:
-    return [message for message, _ in desk.world.asked if isinstance(message, DecideApproval)]
 
 
 # ── what is shown ──────────────────────────────────────────────────────────────────────
@@ -279,150 +266,6 @@ async def test_a_decision_leads_to_what_waits_next_within_the_same_filter(desk: 
         assert last.headers["location"] == f"/inbox?tool=refund&done={rows[1]['request_id']}"
 
 
-# ── the queue ──────────────────────────────────────────────────────────────────────────
-
-
-async def test_the_queue_begins_with_what_ends_first_then_what_waits_longest(desk: Desk) -> None:
-    ends = {"old": None, "soon": 5_000, "later": 9_000, "new": None}
-    rows = {
-        name: desk.world.add_request(
-            PAYMENT | {"toolCallId": f"{name}.1"}, requested_at_ms=NOW_MS - 100 + n,
-            expires_at_ms=None if end is None else NOW_MS + end,
-        )
-        for n, (name, end) in enumerate(ends.items())
-    }  # fmt: skip
-    async with desk.browser() as browser:
-        page = Page(await browser.get("/inbox"))
-    shown_ids = [str(tag["id"]).removeprefix("q-") for tag in page.all("a", **{"class": "headline"})]
-    assert shown_ids == [rows[name]["request_id"] for name in ("soon", "later", "old", "new")]
-
-
-async def test_pages_of_the_queue_neither_repeat_nor_miss_one_while_some_are_decided(desk: Desk) -> None:
-    rows = [desk.world.add_request(PAYMENT | {"toolCallId": f"c{n}.1"}, requested_at_ms=NOW_MS + n) for n in range(120)]
-    seen: list[str] = []
-    async with desk.browser() as browser:
-        where: str | None = "/inbox"
-        while where is not None:
-            page = Page(await browser.get(where))
-            assert (
-                f"{120 - sum(bool(desk.world.outcome_of(row['request_id'])) for row in rows)} requests waiting"
-                in page.text
-            )
-            seen += [str(tag["id"]).removeprefix("q-") for tag in page.all("a", **{"class": "headline"})]
-            last = next(row for row in rows if row["request_id"] == seen[-1])
-            await decide(browser, last, await look(browser, last), "approve")
-            following = page.all("a", rel="next")
-            where = str(following[0]["href"]) if following else None
-    assert seen == [row["request_id"] for row in rows]
-
-
-async def test_badge_list_and_api_count_the_same(desk: Desk) -> None:
-    rows = [desk.world.add_request(PAYMENT | {"toolCallId": f"c{n}.1"}) for n in range(5)]
-    async with desk.browser() as browser, desk.world.http() as api:
-        for row, word in zip(rows, ("approve", "reject"), strict=False):
-            await decide(browser, row, await look(browser, row), word)
-        page = Page(await browser.get("/inbox"))
-        assert len((await api.get("/v1/requests")).json()["items"]) == 3
-    assert (page.all("span", id="badge")[0]["aria-label"], len(page.all("a", **{"class": "headline"}))) == (
-        "3 waiting",
-        3,
-    )
-
-
-async def test_filters_are_in_the_address_and_an_empty_queue_says_what_to_do(desk: Desk) -> None:
-    async with desk.browser() as browser:
-        assert "Nothing waits for a decision." in Page(await browser.get("/inbox")).text
-        desk.world.add_request(PAYMENT)
-        desk.world.add_request(SHELL | {"toolCallId": "c2.1"})
-        for query, count in (
-            ("tool=refund", 1),
-            ("agent=clerk", 2),
-            ("team=release", 2),
-            ("team=x", 0),
-            ("q=rm+data", 1),
-            ("scope=plan", 0),
-        ):
-            page = Page(await browser.get(f"/inbox?{query}"))
-            assert len(page.all("a", **{"class": "headline"})) == count, query
-            assert f"{count} of 2 waiting match" in page.text
-
-
-# ── several at once ────────────────────────────────────────────────────────────────────
-
-
-async def test_several_are_decided_by_name_and_hash_after_being_shown_in_full(desk: Desk) -> None:
-    rows = [desk.world.add_request(PAYMENT | {"toolCallId": f"c{n}.1"}) for n in range(3)]
-    rows.append(desk.world.add_request(SHELL | {"toolCallId": "c9.1"}))
-    query = "&".join(f"select={row['request_id']}" for row in rows)
-    async with desk.browser() as browser:
-        answer = await browser.get(f"/inbox/batch?{query}")
-        page = Page(answer)
-        assert LONG in page.text
-        form: dict[str, Any] = page.form(word="approve") | {"request": [row["request_id"] for row in rows]}
-        lacking = {name: value for name, value in form.items() if name != "opened"}
-        assert (await browser.post("/inbox/batch", data=lacking)).status_code == 422
-        swapped = form | {f"hash.{rows[1]['request_id']}": rows[0]["request_hash"]}
-        assert (await browser.post("/inbox/batch", data=swapped)).status_code == 422
-        assert decided(desk) == []
-        done = await browser.post("/inbox/batch", data=form)
-    assert done.status_code == 200
-    assert [(m.request_id, m.request_hash) for m in decided(desk)] == [
-        (r["request_id"], r["request_hash"]) for r in rows
-    ]
-    assert all(str(message.shown_digest).startswith(RENDERER) for message in decided(desk))
-
-
-async def test_one_that_does_not_fit_keeps_all_of_them_undecided(desk: Desk) -> None:
-    rows = [desk.world.add_request(PAYMENT | {"toolCallId": f"c{n}.1"}) for n in range(3)]
-    names = [row["request_id"] for row in rows]
-    async with desk.browser() as browser, desk.browser("bob") as bob:
-        page = Page(await browser.get("/inbox/batch?" + "&".join(f"select={name}" for name in names)))
-        await decide(bob, rows[1], await look(bob, rows[1]), "reject")
-        answer = await browser.post("/inbox/batch", data=page.form(word="approve") | {"request": names})
-    assert answer.status_code == 422
-    assert "It is rejected already by bob." in Page(answer).text
-    assert [message.reviewer.id for message in decided(desk)] == ["bob"]
-
-
-# ── what came before ───────────────────────────────────────────────────────────────────
-
-
-async def test_what_this_agent_has_asked_for_today_is_counted_and_added_up(desk: Desk) -> None:
-    midnight = NOW_MS - NOW_MS % 86_400_000
-    async with desk.browser("bob") as bob:
-        for n, cents in enumerate((1_000, 2_000, 500)):
-            given = {"customer": "c-1", "cents": cents}
-            at_ms = midnight + n if cents != 500 else midnight - 1  # the last one was yesterday
-            row = desk.world.add_request(
-                PAYMENT | {"toolCallId": f"c{n}.1", "rawInput": given, "input": given}, requested_at_ms=at_ms
-            )
-            await decide(bob, row, await look(bob, row), "approve")
-    last = desk.world.add_request(PAYMENT | {"toolCallId": "c9.1"}, requested_at_ms=AT_MS)
-    async with desk.browser() as browser:
-        page = await look(browser, last)
-    assert "3rd refund today by clerk: 2 approved, 0 rejected" in page.text
-    assert "cents comes to 7,000" in page.text
-    assert "Since the last approval of this tool" in page.text
-    assert "/cents" in page.text
-
-
-async def test_the_history_finds_by_words_status_tool_and_person(desk: Desk) -> None:
-    rows = [desk.world.add_request(PAYMENT | {"toolCallId": f"c{n}.1"}) for n in range(3)]
-    rows.append(desk.world.add_request(SHELL | {"toolCallId": "c9.1"}))
-    async with desk.browser() as browser:
-        await decide(browser, rows[0], await look(browser, rows[0]), "approve")
-        for query, count in (
-            ("", 4),
-            ("status=approved", 1),
-            ("by=alice", 1),
-            ("tool=shell", 1),
-            ("q=refund+4000", 3),
-            ("q=nothing", 0),
-        ):
-            page = Page(await browser.get(f"/inbox/history?{query}"))
-            assert len([a for _, a in page.tags if "data-row-link" in a]) == count, query
-
-
 def test_the_digest_of_what_is_shown_covers_every_part_of_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     row = world.add_request(PAYMENT)
     whole = shown(row)
@@ -434,91 +277,3 @@ def test_the_digest_of_what_is_shown_covers_every_part_of_it(world: World, monke
 
     monkeypatch.setattr(showing, "_fields", without_the_last)
     assert shown(row).digest != whole.digest
-
-
-# ── more than yes and no ───────────────────────────────────────────────────────────────
-
-
-async def test_an_edit_is_checked_then_shown_as_a_difference_then_asked(desk: Desk) -> None:
-    row = desk.world.add_request(PAYMENT)
-    async with desk.browser() as browser:
-        page = await look(browser, row, "/edit")
-        fields = {
-            str(tag["name"]): str(tag["value"])
-            for tag in page.all("input")
-            if str(tag.get("name")).startswith("value.")
-        }
-        assert sorted(fields.values()) == ["4000", "c-1"]
-        cents = next(name for name, value in fields.items() if value == "4000")
-        sent = page.form(step="check", reason="less will do") | fields
-        wrong = Page(await browser.post(path_of(row, "/edit"), data=sent | {cents: "much"}))
-        assert (wrong.status, [tag["value"] for tag in wrong.all("input", name=cents)]) == (422, ["much"])
-        assert "This cannot be read" in wrong.text or "Invalid" in wrong.text or wrong.all("p", id=f"{cents}-fault")
-        same = Page(await browser.post(path_of(row, "/edit"), data=sent))
-        assert "nothing is changed" in same.text.lower()
-        check = Page(await browser.post(path_of(row, "/edit"), data=sent | {cents: "3000"}))
-        assert (check.status, "1 change" in check.text, "/cents" in check.text) == (200, True, True)
-        assert decided(desk) == []
-        done = await browser.post(path_of(row, "/edit"), data=check.form(step="send"))
-    assert done.status_code == 303
-    (message,) = decided(desk)
-    assert (message.decision, message.value_text) == ("edit", '{"cents":3000,"customer":"c-1"}')
-    assert (message.reason, message.shown_digest) == ("less will do", shown(row).digest)
-
-
-async def test_an_answer_instead_of_a_call_is_the_persons_own_text(desk: Desk) -> None:
-    row = desk.world.add_request(PAYMENT)
-    async with desk.browser() as browser:
-        page = await look(browser, row, "/respond")
-        none = await browser.post(path_of(row, "/respond"), data=page.form(step="send", value=""))
-        assert none.status_code == 422
-        await browser.post(path_of(row, "/respond"), data=page.form(step="send", value="Paid on Monday.\r\nSee 4712."))
-    (message,) = decided(desk)
-    assert (message.decision, message.value_text) == ("respond", '"Paid on Monday.\\nSee 4712."')
-
-
-async def test_changes_are_asked_for_in_words(desk: Desk) -> None:
-    row = desk.world.add_request(PAYMENT)
-    async with desk.browser() as browser:
-        page = await look(browser, row)
-        assert (await decide(browser, row, page, "request_changes", reason=" ")).status_code == 422
-        assert (await decide(browser, row, page, "request_changes", reason="In two parts")).status_code == 303
-        assert (await decide(browser, row, page, "executed")).status_code == 422
-    assert [(message.decision, message.reason) for message in decided(desk)] == [("request_changes", "In two parts")]
-
-
-# ── live ───────────────────────────────────────────────────────────────────────────────
-
-
-async def test_an_open_page_hears_that_something_changed_and_nothing_else(desk: Desk) -> None:
-    async with desk.browser() as browser:
-        listening = asyncio.create_task(browser.get("/inbox/events"))
-        await desk.world.listening.wait()
-        for _ in range(3):
-            desk.world.hint()
-        async with asyncio.timeout(5):
-            while desk.world.watchers:
-                await asyncio.sleep(feeds.MOMENT_S)
-                desk.app.state.gateway.streams.close()
-        answer = await listening
-        assert answer.headers["content-type"].startswith("text/event-stream")
-        told = [line for line in answer.text.splitlines() if line and not line.startswith((":", "retry"))]
-        assert set(told) == {"event: changed", "data: {}"}
-        assert len(told) == 4  # the first at once, and one for three hints within a moment
-        foreign = await browser.get("/inbox/events?run=of-nobody")
-        assert foreign.status_code == 204
-    async with desk.browser(None) as stranger:
-        answer = await stranger.get("/inbox/events", headers={"Accept": "text/event-stream"})
-        assert (answer.status_code, answer.text) == (401, "")
-
-
-async def test_a_stream_ends_when_its_person_signs_out(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeds, "BEAT_S", 0.02)
-    async with desk.browser() as browser:
-        listening = asyncio.create_task(browser.get("/inbox/events"))
-        await desk.world.listening.wait()
-        page = Page(await browser.get("/inbox"))
-        await browser.post("/inbox/sign-out", data={"csrf": page.form()["csrf"]})
-        async with asyncio.timeout(5):
-            await listening
-    assert desk.world.watchers == 0

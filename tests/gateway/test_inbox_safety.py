@@ -10,15 +10,9 @@ import pytest
 from placet.messages import DecideApproval
 from placet_gateway.inbox.sessions import IDLE_MS, LONGEST_MS, TICKET_MS, SealedSessions, Tickets
 from tests.gateway.inbox_world import AT_MS, BASE, PAYMENT, Desk, Page, decide, look, path_of, person
-from tests.gateway.world import TOKEN, World
+from tests.gateway.world import TOKEN
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
-
-
-@pytest.fixture
-def desk(world: World) -> Desk:
-    world.add_run()
-    return Desk(world)
 
 
 def pages_of(row: dict[str, Any]) -> list[str]:

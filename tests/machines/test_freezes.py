@@ -12,7 +12,7 @@ from placet.freezing import FreezeOperations, freeze_run, is_frozen
 from placet.instants import Instant
 from placet.machine import Send
 from placet.rows import AttemptRow
-from placet_tool_executor.freezes import FROZEN_MS
+from placet_tool_executor.freezes import FROZEN_MS, freeze_key
 from placet_tool_executor.machine import OperationMachine
 from tests.builders import ALICE, FakeApplication, a_tool
 from tests.cases import case
@@ -66,22 +66,21 @@ def test_what_may_never_start_is_refused_also_while_it_is_frozen(outcome: str) -
     assert bench.state.status == "refused"
 
 
-def test_the_first_operation_of_a_tenant_sees_to_it_that_there_is_something_to_rely_on() -> None:
+def test_the_first_start_of_a_tenant_has_the_state_made_that_later_ones_rely_on() -> None:
     bench = OperationBench()
     bench.freeze_is(None)
-    held = bench.look(bench.execute())
-    assert (held.kind, invoked(held)) == ("passed", [])
-    opened, again = held.effects
-    assert isinstance(opened, Send)
-    assert isinstance(again, Send)
-    assert opened.message == FreezeOperations(tenant=TENANT, run_id=freeze_run(TENANT), word="open")
-    assert again.message == bench.execute()
-    assert again.not_before is not None
-    retried = OperationBench().started()
-    retried.give(retried.returned(NOT_DONE))
-    retried.later(1_000)
-    retried.freeze_is(None)
-    assert invoked(retried.give(retried.retry())) == [], "nothing starts on the strength of what is not there"
+    begun = bench.look(bench.execute())
+    assert len(invoked(begun, RunTool)) == 1
+    opening = FreezeOperations(tenant=TENANT, run_id=freeze_run(TENANT), word="open")
+    assert opening in [effect.message for effect in begun.effects if isinstance(effect, Send)]
+    again = OperationBench()
+    again.freeze_is("thawed")
+    assert opening not in [effect.message for effect in again.give(again.execute()).effects if isinstance(effect, Send)]
+
+
+def test_that_nothing_is_frozen_is_guarded_also_where_nobody_has_said_so() -> None:
+    bench = OperationBench()
+    assert freeze_key(TENANT) in bench.machine.reads(bench.execute())
 
 
 # ── the switch ─────────────────────────────────────────────────────────────────────────

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from placet.errors import Code, Failure
-from placet.gates import Boundary
+from placet.gates import Asked, Boundary, OutsideAnswer
 from placet.instants import Instant
 from placet.messages import (
     OPERATION,
@@ -18,6 +18,8 @@ from placet.messages import (
     CancelRun,
     ContinueRun,
     ForkRun,
+    GateAnswered,
+    GateLeaseEnded,
     InterruptRun,
     Message,
     OperationDone,
@@ -80,6 +82,13 @@ def in_a_tool() -> Play:
     return working().call("a", a_call())
 
 
+def before_a_gate_outside() -> Play:
+    play = working()
+    gate = Asked(name="fraud", timeout_ms=500)
+    play.app.gates[Boundary.TOOL_CALL] = lambda call: None if call.outside else suspend(outside=(gate,))
+    return play.call("a", a_call())
+
+
 def before_a_person() -> Play:
     return working().call("a", a_call(input_text=PRODUCTION))
 
@@ -137,6 +146,7 @@ SITUATIONS: dict[str, tuple[str, Callable[[], Play]]] = {
     "deciding": ("suspended", deciding),
     "working": ("running", working),
     "in a tool": ("running", in_a_tool),
+    "before a gate outside": ("running", before_a_gate_outside),
     "before a person": ("suspended", before_a_person),
     "in doubt": ("suspended", in_doubt),
     "draining": ("running", draining),
@@ -166,18 +176,27 @@ MOVES: dict[str, set[str]] = {
         "RunTimedOut",
     },
     "in a tool": {"OperationDone", "OperationDoubtful", "PatchPlan", "CancelRun", "InterruptRun", "RunTimedOut"},
+    "before a gate outside": {
+        "GateAnswered",
+        "GateLeaseEnded",
+        "PatchPlan",
+        "CancelRun",
+        "InterruptRun",
+        "RunTimedOut",
+    },
     "before a person": {
         "ApprovalDecided",
         "ApprovalExpiring",
         "OperationDone",
         "PatchPlan",
         "CancelRun",
+        "InterruptRun",
         "RunTimedOut",
     },
-    "in doubt": {"OperationDone", "PatchPlan", "CancelRun", "RunTimedOut"},
+    "in doubt": {"OperationDone", "PatchPlan", "CancelRun", "InterruptRun", "RunTimedOut"},
     "draining": {"TurnTaken", "TurnTaken with calls", "TurnFailed", "CancelRun", "InterruptRun", "RunTimedOut"},
     "answering": {"TurnTaken answer", "CancelRun", "InterruptRun", "RunTimedOut"},
-    "interrupted": {"ContinueRun", "PatchPlan", "CancelRun", "RunTimedOut"},
+    "interrupted": {"ContinueRun", "PatchPlan", "CancelRun", "InterruptRun", "RunTimedOut"},
 }
 """What moves a run, in each situation. A further instruction is refused aloud while a turn is in work, a change of
 the plan where none is under way. Everything else
@@ -208,6 +227,10 @@ def messages_for(play: Play) -> dict[str, Message]:
         "ContinueRun": ContinueRun(**HERE, instruction_id="i-1", text="go on", by=ALICE),
         "InterruptRun": InterruptRun(**HERE, interrupt_id="int-2", by=ALICE),
         "PatchPlan": PatchPlan(**HERE, patch_id="p-1", by=ALICE, add=(a_task("z"),)),
+        "GateAnswered": GateAnswered(
+            **HERE, operation_id=operation_id, gate="fraud", answer=OutsideAnswer(verdict="allow")
+        ),
+        "GateLeaseEnded": GateLeaseEnded(**HERE, operation_id=operation_id),
         "RunTimedOut": RunTimedOut(**HERE),
     }
 

@@ -6,17 +6,19 @@ A call carries its gate's verdict in its own input, so that a checker can tell w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from placet import limits
 from placet.calls import EffectClass, ToolSpec
 from placet.canonical import digest
 from placet.errors import Code, ErrorClass, Failure
 from placet.gates import (
+    Asked,
     Boundary,
     CallSubject,
     DispatchSubject,
     Judgement,
+    OutsideAnswer,
     PlanPatchSubject,
     PlanSubject,
     RoundSubject,
@@ -43,8 +45,9 @@ TOOLS = tuple(EFFECTS)
 UNGRANTED = "mail"
 """What the agent `ben` may not call."""
 
-RARELY_ASKING = ("ask_again", "ask_or_end", "ask_remind", "ask_some", "ask_editor")
-"""Verdicts of rarer gates: what follows when nobody decides, who is reminded, who may decide, and on an own edit."""
+RARELY_ASKING = ("ask_again", "ask_or_end", "ask_remind", "ask_some", "ask_editor", "outside")
+"""Verdicts of rarer gates: what follows when nobody decides, who is reminded, who may decide, on an own edit, and what
+a gate outside says."""
 GATES = (
     "allow",
     "ask",
@@ -57,7 +60,9 @@ GATES = (
     *RARELY_ASKING,
 )
 """Verdicts that an input can name. `none`: no gate applies."""
-ASKING = ("ask", "ask_two", "ask_soon", "ask_use", *RARELY_ASKING)
+ASKING = ("ask", "ask_two", "ask_soon", "ask_use", *RARELY_ASKING[:-1])
+GUARD = "guard"
+"""The gate outside."""
 SOME = ("alice", "bob", "emil", "fred", "tess", "theo")
 """Who may decide where a gate names persons."""
 
@@ -167,7 +172,8 @@ class SimApplication:
     def judge(self, boundary: Boundary, subject: Subject) -> Judgement | None:
         match subject:
             case CallSubject():
-                return judgement(subject.input.get("gate", "none"))
+                gate = subject.input.get("gate", "none")
+                return judgement(gate) if gate != "outside" else heard_outside(subject.outside.get(GUARD))
             case DispatchSubject():
                 return self._at(subject.run_id, f"dispatch:{subject.task.id}")
             case PlanSubject() | RoundSubject() | PlanPatchSubject():
@@ -175,6 +181,19 @@ class SimApplication:
 
     def _at(self, run_id: str, boundary: str) -> Judgement | None:
         return judgement(self._gates.get((run_id, boundary), "none"))
+
+
+def said_outside(given: dict[str, Any]) -> OutsideAnswer:
+    """What the gate outside says about an input, where it says anything."""
+    verdicts: tuple[Literal["allow", "suspend", "deny"], ...] = ("allow", "suspend", "allow", "deny")
+    return OutsideAnswer(verdict=verdicts[given["n"] % 4], reason="so it says", version="g1")
+
+
+def heard_outside(answer: OutsideAnswer | None) -> Judgement:
+    """The judgement that follows from it; without an answer, that it has to be asked."""
+    asked = (Asked(name=GUARD, timeout_ms=TIMEOUT_MS),) if answer is None else ()
+    verdict = "suspend" if answer is None else answer.verdict
+    return Judgement(verdict=verdict, reason="outside", rule="outside", policy_version="policy-1", outside=asked)
 
 
 def judgement(gate: str) -> Judgement | None:

@@ -37,6 +37,10 @@ REPLAY_EVERY = 2
 """One world in so many is replayed from its journals, which takes as long as a quarter of all else."""
 
 
+HELD_BACK = ("operation.execute", "gate.lease_ended")
+"""What is on its way for a run while nobody works for it: an order that a freeze holds back, a gate that is asked."""
+
+
 class Checker:
     """The invariants over answers and over the world as a whole."""
 
@@ -182,7 +186,7 @@ class Checker:
         open_in: dict[str, list[str]] = defaultdict(list)
         for request in self.open_requests():
             open_in[request.run_id].append(request.request_id)
-        held_back = {row.run_id for row in ledger.alive.values() if row.type == "operation.execute"}
+        held_back = {row.run_id for row in ledger.alive.values() if row.type in HELD_BACK}
         for run_id, status in self.run_statuses().items():
             if status == "unknown":
                 continue
@@ -354,7 +358,9 @@ class Checker:
         done: dict[str, Counter[tuple[str, str, str]]] = defaultdict(Counter)
         for operation_id, row in world.ledger.operations.items():
             if row.tool != LOOK:
-                done[row.run_id][row.task_id, row.tool, row.input_text] += len(world.outside.effects[operation_id])
+                done[row.run_id][row.task_id, row.tool, world.ledger.approved_input(row)] += len(
+                    world.outside.effects[operation_id]
+                )
         # Probes and workers may be lost until a person is asked, or until there have been enough of them.
         unlucky = {r.run_id for r in world.ledger.requests.values() if r.scope == "operation_outcome"}
         unlucky |= {row.run_id for row in world.ledger.retries.values() if row.attempt >= limits.ATTEMPTS_MAX}

@@ -19,10 +19,10 @@ from placet.plans import PlannedTask
 from placet.strict_json import parse
 from tests.simulation.application import LOOK, SimApplication, judgement
 from tests.simulation.faults import FAULTS
-from tests.simulation.workload import RunPlan, Workload
+from tests.simulation.workload import RunPlan, Workload, edited
 
 HARMFUL = frozenset(("freeze", "clock_jumps", "tool_changed", "model_fails", "model_hangs", "model_blunders")) | {
-    name for name in FAULTS if name.startswith("tool_")
+    name for name in FAULTS if name.startswith(("tool_", "gate_"))
 }
 """Faults after which a run may rightly end otherwise: the tool or the model said so, or was not waited for. A process
 that stands still may hear of an answer when it waits no more, and a leap of the clock makes a request too late."""
@@ -43,15 +43,17 @@ class _Task(NamedTuple):
     ok: bool
     output: str
     code: str
-    """Of the failure: rejected, or failed."""
+    """Of the failure: rejected, expired, or failed."""
 
 
 def expected(workload: Workload, run: RunPlan) -> End:
     """The one possible end of a run."""
     gate = judgement(run.gates.get("plan", "none"))
     if gate is not None and gate.verdict == "suspend":
-        allowed = workload.word(run.run_id, "plan", "coordinator-plan") == "approve"
-        verdict = "allow" if allowed else "deny"
+        fate = workload.fate(run.run_id, "plan", "coordinator-plan", run.gates["plan"])
+        if fate == "silent":
+            return End("expired" if run.submit.timeout_ms is None else "timed_out", None, Counter())
+        verdict = "allow" if fate == "approve" else "deny"
     else:
         verdict = "allow" if gate is None else gate.verdict
     if verdict != "allow":
@@ -67,7 +69,8 @@ def expected(workload: Workload, run: RunPlan) -> End:
             )
     failed = [task for task in tasks.values() if not task.ok]
     if failed:
-        return End("failed" if any(task.code == "failed" for task in failed) else "rejected", None, effects)
+        codes = {task.code for task in failed}
+        return End(next(code for code in ("failed", "rejected", "expired") if code in codes), None, effects)
     if run.submit.mode == "goal" and len(run.plan) > 1:
         return End("succeeded", str(run.says[ANSWER_THREAD][0]), effects)
     depended_on = {dependency for task in run.plan for dependency in task.depends_on}
@@ -86,9 +89,10 @@ def _direct(workload: Workload, run: RunPlan, task: PlannedTask, effects: Counte
     assert task.call is not None
     call = ToolCall(call_id="direct", tool=task.call.tool, input_text=canonical_text(task.call.input))
     said = _call(workload, run, task, call, tool_call_id(0, 0, "direct"), set(), effects)
-    return _Task(
-        said == "made", _validated(call.input_text) or "", "rejected" if said in ("rejected", "deny") else "failed"
-    )
+    ok = said in ("made", "respond") or said.startswith("{")
+    output = {"respond": "done by hand", "made": _validated(call.input_text) or ""}.get(said, said)
+    codes = {"rejected": "rejected", "deny": "rejected", "request_changes": "rejected", "silent": "expired"}
+    return _Task(ok, output if ok else "", codes.get(said, "failed"))
 
 
 def _agents(workload: Workload, run: RunPlan, task: PlannedTask, effects: Counter[tuple[str, str, str]]) -> _Task:
@@ -119,7 +123,7 @@ def _call(
     rejected: set[tuple[str, str]],
     effects: Counter[tuple[str, str, str]],
 ) -> str:
-    """`made`, or why not."""
+    """`made`; the input that it was made with, where a person has edited it; or why not."""
     validated = _validated(call.input_text)
     if call.tool not in workload.profile.tools or validated is None:
         return "invalid"
@@ -138,8 +142,14 @@ def _call(
             tool_call_id=call_id,
             consequential=call.tool != LOOK,
         )
-        if workload.word(run.run_id, "tool_call", boundary_of(content)) != "approve":
-            return "rejected"
+        fate = workload.fate(run.run_id, "tool_call", boundary_of(content), value["gate"])
+        if fate == "edit":
+            made = canonical_text({**value, **edited(json.loads(call.input_text))})
+            if call.tool != LOOK:
+                effects[task.id, call.tool, made] += 1
+            return made
+        if fate != "approve":
+            return "rejected" if fate == "reject" else fate
     elif verdict != "allow":
         return verdict
     if call.tool != LOOK:

@@ -57,6 +57,10 @@ FAULTS: Mapping[str, str] = {
     "model_fails": "a model call fails for the moment",
     "model_hangs": "a model answers after its lease, or never",
     "model_blunders": "a model gives a plan or a call that is not valid",
+    "tool_objects": "what a call rests on does not hold any more when it is to be made",
+    # Gates outside.
+    "gate_fails": "a gate outside says nothing that counts",
+    "gate_hangs": "a gate outside answers too late, or never",
 }
 
 TEMPERS = ("calm", "few", "few", "few", "many", "many", "many", "many", "storm", "storm")
@@ -86,7 +90,7 @@ class Faults:
         share = {"calm": 0.0, "few": 0.15, "many": 0.45, "storm": 1.0}[self.temper]
         self.rates: dict[str, float] = {}
         for name in FAULTS:
-            rates = _OFTEN if name.startswith(("tool_", "model_", "probe_", "result_")) else _SELDOM
+            rates = _OFTEN if name.startswith(("tool_", "model_", "probe_", "result_", "gate_")) else _SELDOM
             chosen, rate = random.random() < share, random.choice(rates)
             if only is not None:
                 chosen, rate = name in only, rates[-1]

@@ -81,8 +81,9 @@ class Instructing:
             self._world.history.sometimes[f"interrupt: {answer['answer']}"] += 1
 
     def held(self, run_id: str) -> bool:
-        """Whether a conversation of the run waits for an instruction."""
-        return any(held["over"] for held in self._world.checker.body(Address(run_id, RUN, "")).get("held", ()))
+        """Whether the run waits for an instruction, and for nothing else."""
+        body = self._world.checker.body(Address(run_id, RUN, ""))
+        return body.get("status") == "suspended" and any(held["over"] for held in body["held"])
 
     def go_on(self, run: RunPlan) -> None:
         """In the end somebody says how it goes on."""
@@ -117,13 +118,21 @@ class Instructing:
         message = ForkRun(tenant=TENANT, run_id=fork_id, forked_from=run.run_id, at=at, initiator=INITIATOR)
         fork = replace(run, submit=run.submit.model_copy(update={"run_id": fork_id}), fork_after_ms=None, is_fork=True)
         world.workload.add(fork, run.run_id)
+        world.ledger.will_fork(fork_id, run.run_id, at)
+        await self.fork(message)
+
+    async def fork(self, message: ForkRun) -> None:
+        """Ask for it; who was not answered asks again in the end."""
+        world, fork_id = self._world, message.run_id
         answer = await world.clients.ask(message, f"fork-{fork_id}")
         told = "unanswered" if answer is None else answer["answer"]
         world.history.sometimes[f"fork: {told}"] += 1
         if told in ("refused", "not_found"):
             world.refused.add(fork_id)
-        if told == "unanswered" and not world.checker.is_known(fork_id):
+        if told == "unanswered":
             world.forking[fork_id] = message
+        else:
+            world.forking.pop(fork_id, None)
 
     # ── freezes ────────────────────────────────────────────────────────────────────────
 

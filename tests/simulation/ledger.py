@@ -57,6 +57,8 @@ class Ledger(RowLedger):
         """Outbox rows that are still there, but for events."""
         self.telling: dict[str, OutboxRow] = {}
         """Events that are still there: nobody waits for them."""
+        self.answered_in: dict[str, int] = {}
+        """The version of its run in which each operation's end was heard of."""
         self.done: dict[str, dict[str, Any]] = {}
         """What the run was told of each operation's end."""
 
@@ -197,11 +199,12 @@ class Ledger(RowLedger):
             and message["attempt"] < json.loads(before.body)["n"]
         ):
             self._history.sometimes["a result of an earlier attempt was taken"] += 1
-        if message["type"] == "run.fork":
-            self._forked(message["run_id"], message["forked_from"])
+        if message["type"] == "gate.answered":
+            self._history.sometimes[f"gate outside: {message['answer']['verdict']}"] += 1
         if message["type"] == "model.answered":
             self.check_reply(message, self.said[message["run_id"], message["thread_id"]], self._history)
         if message["type"] == "operation.done":
+            self.answered_in.setdefault(message["operation_id"], entry.version)
             self.done[message["operation_id"]] = message
         kind = message["type"]
         if kind in TIMERS and self._came_early(entry):
@@ -213,10 +216,12 @@ class Ledger(RowLedger):
                 times -= 1  # the same word brings other news once the approval was taken back
             self._check(times <= 1, "I17", f"{kind} {entry.message_id} was applied {times} times")
 
-    def _forked(self, fork_id: str, origin_id: str) -> None:
+    def will_fork(self, fork_id: str, origin_id: str, at: int) -> None:
+        """Somebody asks for a fork: what has been started by now, and not answered by then, is not repeated unasked."""
         ordered = set(self.ordered_before.get(origin_id, ()))
         for operation in self.operations.values():
-            if operation.run_id == origin_id and self.attempts[operation.operation_id]:
+            known = self.answered_in.get(operation.operation_id, at + 1) <= at
+            if operation.run_id == origin_id and self.attempts[operation.operation_id] and not known:
                 ordered.add((operation.tool, self.approved_input(operation)))
         self.ordered_before.setdefault(fork_id, ordered)
 

@@ -90,6 +90,14 @@ class Outside:
                 return NotExecuted(failure=_failure("try again", ErrorClass.TRANSIENT, Certainty.NOT_EXECUTED))
             if self._faults.hits("tool_denies"):
                 return NotExecuted(failure=_failure("denied", ErrorClass.DENIED, Certainty.NOT_EXECUTED))
+            if self._faults.hits("tool_objects"):  # as runtime.checks has it of what does not hold any more
+                broken = Failure(
+                    code=Code.PRECONDITION_FAILED,
+                    message="the balance is not what it was",
+                    error_class=ErrorClass.APPROVAL,
+                    certainty=Certainty.NOT_EXECUTED,
+                )
+                return NotExecuted(failure=broken)
         if self._faults.hits("tool_never_sent"):
             await self._scheduler.sleep(activity.timeout_ms)
             return UNSURE

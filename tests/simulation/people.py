@@ -9,7 +9,7 @@ from random import Random
 from placet.canonical import canonical_text
 from placet.requests import ApprovalRequest
 from placet.values import PrincipalKind
-from tests.simulation.workload import ANSWERS, INITIATOR, QUESTIONS, Workload
+from tests.simulation.workload import INITIATOR, Workload, answer_to, edited
 
 REVIEWERS = ("alice", "bob", "carol")
 
@@ -50,6 +50,8 @@ class People:
             return [self._voice(request, random, person, "truth") for person in persons]
         if request.scope == "question":
             return self._answers(request, random)
+        if work.profile.predictable:
+            return self._fated(request, random)
         mood = random.choice(work.profile.moods)
         word = work.word(request.run_id, request.scope, request.boundary)
         persons = tuple(random.sample(REVIEWERS, 3))
@@ -80,6 +82,27 @@ class People:
         return voices + [
             self._voice(request, random, person, word, times=times, then=then) for person in persons[: request.quorum]
         ]
+
+    def _fated(self, request: ApprovalRequest, random: Random | None) -> list[Voice]:
+        """Nobody contradicts anybody: what is said, and by how many, follows from the question."""
+        name = f"{self._workload.seed}/fated/{request.request_id}"
+        random = random or Random(name)
+        fate = self._workload.fate(request.run_id, request.scope, request.boundary, request.rule or "")
+        if fate == "silent":
+            return []
+        if request.generation > 1:
+            others = ("emil", "fred", "gina")[: request.quorum]
+            return [self._voice(request, random, person, "approve") for person in others]
+        if fate not in ("approve", "reject"):
+            given = json.loads(request.content_text)["rawInput"]
+            value = {"edit": canonical_text(edited(given)), "respond": '"done by hand"'}.get(fate)
+            reason = "not like this" if fate == "request_changes" else None
+            voice = self._voice(request, random, "alice", fate, times=random.choice((1, 3)))
+            return [replace(voice, value_text=value, reason=reason)]
+        times = random.choice((1, 1, 3))
+        persons = random.sample(REVIEWERS, request.quorum)
+        then = "other" if times == 3 else ""
+        return [self._voice(request, random, person, fate, times=times, then=then) for person in persons]
 
     def _edit(self, request: ApprovalRequest, random: Random, persons: tuple[str, ...], word: str) -> list[Voice]:
         """One person edits a call, another decides on it as it was; then others look at it, and the editor."""
@@ -145,6 +168,8 @@ class People:
     def late(self, request: ApprovalRequest) -> list[Voice]:
         """Who decides in the end on what nobody has decided."""
         word, persons = "truth", ("tess", "theo")[: request.quorum]
+        if self._workload.profile.predictable and request.scope != "operation_outcome":
+            return [replace(voice, after_ms=1) for voice in self._fated(request, None)]
         if request.scope == "question":
             voice = Voice(1, "tess", "respond", f"late-{request.request_id[-8:]}-tess")
             return [replace(voice, value_text=canonical_text(answers_to(request)[0]))]
@@ -155,5 +180,4 @@ class People:
 
 def answers_to(request: ApprovalRequest) -> tuple[object, object]:
     """An answer that fits the question, and one that does not."""
-    asked = json.loads(request.content_text)["question"]
-    return next(pair for question, pair in zip(QUESTIONS, ANSWERS, strict=True) if question["question"] == asked)
+    return answer_to(request.content_text), answer_to(request.content_text, 1)

@@ -6,6 +6,7 @@ write. A process that dies loses what it had in hand; what it had sent arrives a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -13,13 +14,14 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter
 
 from placet import limits
-from placet.activities import Activity, CallModel, ProbeTool, RunTool, Stop
+from placet.activities import Activity, AskGate, CallModel, ProbeTool, RunTool, Stop
 from placet.adapters.memory import MemoryStore
 from placet.calls import ChatMessage, Unsure
 from placet.errors import Certainty, Code, ErrorClass, Failure, RetryableError
+from placet.gates import OutsideAnswer
 from placet.ids import Address, derived_id
 from placet.instants import Instant
-from placet.messages import Envelope, ModelAnswered, ModelFailed, ToolProbed, ToolReturned
+from placet.messages import Envelope, GateAnswered, ModelAnswered, ModelFailed, ToolProbed, ToolReturned
 from placet.rows import FactKey
 from placet.runtime.ports import (
     ActivityError,
@@ -35,6 +37,7 @@ from placet.runtime.ports import (
     Tools,
     Unit,
 )
+from tests.simulation.application import said_outside
 from tests.simulation.broker import Broker
 from tests.simulation.canaries import store_away
 from tests.simulation.faults import Faults
@@ -43,6 +46,7 @@ from tests.simulation.ledger import Ledger
 from tests.simulation.scheduler import Group, Scheduler, Task
 
 T = TypeVar("T")
+Result = ModelAnswered | ModelFailed | ToolReturned | ToolProbed | GateAnswered
 _CHAT: TypeAdapter[ChatMessage] = TypeAdapter(ChatMessage)
 
 
@@ -264,11 +268,12 @@ class SimInvoker:
                     # Not here and now: the task may be the one that runs.
                     self._scheduler.at(self._scheduler.now_ms, partial(self._scheduler.cancel, task, _Stopped()))
                 continue
-            run = (
-                self._call_model(activity)
-                if isinstance(activity, CallModel)
-                else self._call_tool(activity, partial(self._begin_left_ms, since_ms))
-            )
+            if isinstance(activity, CallModel):
+                run = self._call_model(activity)
+            elif isinstance(activity, AskGate):
+                run = self._ask_gate(activity)
+            else:
+                run = self._call_tool(activity, partial(self._begin_left_ms, since_ms))
             self._running.setdefault(owner, []).append(
                 self._scheduler.spawn(f"activity {owner.text()}", run, self._group)
             )
@@ -293,6 +298,17 @@ class SimInvoker:
             )
         else:
             self._report(activity, ModelAnswered(**names, turn=activity.turn, attempt=activity.attempt, reply=reply))
+
+    async def _ask_gate(self, activity: AskGate) -> None:
+        await self._scheduler.pause()
+        if self._faults.hits("gate_hangs"):
+            await self._scheduler.sleep(self._faults.between("gate_hangs", 1_000, 60_000))
+        answer = said_outside(json.loads(activity.subject_text)["input"])
+        if self._faults.hits("gate_fails"):
+            answer = OutsideAnswer(verdict="failed", reason="it answered with 500")
+        names: dict[str, Any] = {"tenant": activity.tenant, "run_id": activity.run_id}
+        answered = GateAnswered(**names, operation_id=activity.operation_id, gate=activity.gate, answer=answer)
+        self._report(activity, answered)
 
     def _begin_left_ms(self, since_ms: float) -> float:
         return since_ms + limits.LEASE_MARGIN_MS - self._scheduler.now_ms
@@ -322,7 +338,9 @@ class SimInvoker:
         else:
             self._report(activity, ToolProbed(**names, attempt=activity.attempt, probe=activity.probe, outcome=outcome))
 
-    def _report(self, activity: Activity, message: ModelAnswered | ModelFailed | ToolReturned | ToolProbed) -> None:
+    def _report(
+        self, activity: Activity, message: ModelAnswered | ModelFailed | ToolReturned | ToolProbed | GateAnswered
+    ) -> None:
         if self._faults.hits("result_lost"):
             return
         owner = activity.owner()

@@ -35,10 +35,10 @@ from placet.signatures import open_envelope
 from placet.statuses import RUN_TERMINAL
 from placet.strict_json import parse
 from tests.signing import GATEWAY
-from tests.simulation.application import ASKING, LOOK, judgement
+from tests.simulation.application import ASKING, LOOK, heard_outside, judgement, said_outside
 from tests.simulation.canaries import Spoken
 from tests.simulation.history import History
-from tests.simulation.workload import TENANT
+from tests.simulation.workload import TENANT, answer_to
 
 
 class RowLedger:
@@ -162,7 +162,7 @@ class RowLedger:
         self._check(asked in (shown, edited), "I31", f"{request.request_id} asks what nobody proposed or edited")
         if asked != shown:
             self._history.sometimes["an edited call was asked about"] += 1
-            named = (outcome.decided_by or "") in request.requesting
+            named = asked.get("gate") == "ask_editor" or (outcome.decided_by or "") in request.requesting
             self._check(named, "I20", f"{request.request_id} does not name {outcome.decided_by}, who edited it")
 
     def _vote(self, row: VoteRow, now_ms: int) -> None:
@@ -209,10 +209,15 @@ class RowLedger:
         elif row.outcome == "answered" or (row.outcome == "superseded" and row.decided_by is not None):
             said = words["respond"] if row.outcome == "answered" else words["edit"] + words["request_changes"]
             self._check(said >= 1, "I4", f"{row.request_id} {row.outcome} by {dict(words)}")
+            if request.scope == "question":
+                fits = row.value_text == canonical_text(answer_to(request.content_text))
+                self._check(fits, "I4", f"{row.request_id} was answered with {row.value_text}")
         elif row.outcome == "expired":
             expires = request.expires_at_ms
             self._check(expires is not None and row.decided_at_ms >= expires, "I18", f"{row.request_id} expired early")
         self.outcomes[row.request_id] = row
+        kind = "question" if request.scope == "question" else "request"
+        self._history.sometimes[f"{kind}: {row.outcome}"] += 1
 
     def _operation(self, row: OperationRow) -> None:
         self.operations[row.operation_id] = row
@@ -222,8 +227,9 @@ class RowLedger:
             self._history.sometimes["a fork proposed what its origin had ordered"] += 1
             asked = row.authority == "approval"
             self._check(asked, "I12", f"{row.run_id} repeats {row.tool} {row.input_text} unasked")
-        judged = judgement(gate)
-        if gate in ASKING or (judged is None and row.consequential):
+        judged = judgement(gate) if gate != "outside" else heard_outside(said_outside(value))
+        needs_person = judged is not None and judged.verdict == "suspend"
+        if gate in ASKING or needs_person or (judged is None and row.consequential):
             self._check(row.authority == "approval", "I7", f"{row.tool} {gate} was let through by {row.authority}")
         self._check(
             judged is None or judged.verdict in ("allow", "suspend"), "I7", f"{row.tool} {gate} became an operation"
@@ -267,12 +273,10 @@ class RowLedger:
     def _authority(self, operation: OperationRow, now_ms: int) -> None:
         name = f"{operation.tool} {operation.operation_id}"
         address = Address(operation.run_id, RUN, "")
-        run = self._before.get(address) or self.states.get(address)  # it may end in this very unit, after the start
-        self._check(
-            run is not None and run.status not in RUN_TERMINAL,
-            "I7",
-            f"{name} started in a run that is {run and run.status}",
-        )
+        # It may end in this very unit, after the start, or be led on, before it.
+        runs = [write for write in (self._before.get(address), self.states.get(address)) if write is not None]
+        at_work = any(run.status not in RUN_TERMINAL for run in runs)
+        self._check(at_work, "I7", f"{name} started in a run that is {[run.status for run in runs]}")
         self._check(
             operation.deadline_ms is None or now_ms < operation.deadline_ms, "I27", f"{name} started after its deadline"
         )

@@ -108,8 +108,7 @@ class Tail:
                 world.instructing.go_on(run)
                 acted = True
             if run_id in world.forking and not world.checker.is_known(run_id):
-                message = world.forking[run_id]
-                world.clients.spawn(f"fork {run_id}", world.clients.ask, message, f"fork-{run_id}-again")
+                world.clients.spawn(f"fork {run_id}", world.instructing.fork, world.forking[run_id])
                 acted = True
             elif not run.is_fork and not world.checker.is_known(run_id):
                 world.clients.spawn(f"submit {run_id}", world.clients.submit, run)

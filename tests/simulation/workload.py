@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from placet.calls import ToolCall
 from placet.messages import ANSWER_THREAD, PLAN_THREAD, CancelRun, Mode, SubmitRun, task_thread
@@ -99,8 +100,8 @@ class Profile:
 
 PREDICTABLE = Profile(
     tools=(LOOK, UPSERT, LEDGER, TAG),
-    gates=("allow", "allow", "ask", "ask", "ask", "ask_two", "deny", "fail", "none"),
-    plan_gates=("none", "none", "allow", "ask", "ask", "deny", "fail"),
+    gates=("allow", "allow", "ask", "ask", "ask", "ask", "ask_two", "ask_soon", "deny", "fail", "none"),
+    plan_gates=("none", "none", "none", "allow", "ask", "ask", "ask", "ask_soon", "deny", "fail"),
     task_gates=("none", "allow", "ask"),
     teams=("solo", "pair", "rounds"),
     cancels=0.0,
@@ -144,6 +145,20 @@ class Workload:
         """What the model says in its `turn`-th good answer of a thread, from 0."""
         script = self.by_id[run_id].says.get(thread_id, [])
         return script[turn] if turn < len(script) else f"{thread_id} has nothing more to say"
+
+    def fate(self, run_id: str, scope: str, boundary: str, gate: str) -> str:
+        """What becomes of a question in a predictable world: a word, or `silent` where nobody ever answers.
+
+        A question with an end is never answered: whether an answer would come in time is a matter of luck.
+        """
+        if gate == "ask_soon" or (scope == "plan" and self.by_id[run_id].submit.timeout_ms is not None):
+            return "silent"
+        if scope == "tool_call":
+            chance = Random(f"{self.seed}/fate/{run_id}/{boundary}").random()
+            for bound, fate in ((0.1, "edit"), (0.2, "respond"), (0.25, "request_changes")):
+                if chance < bound:
+                    return fate
+        return self.word(run_id, scope, boundary)
 
     def word(self, run_id: str, scope: str, boundary: str) -> str:
         """What a sensible person says to a question, whenever it is put: approve or reject."""
@@ -250,6 +265,18 @@ ANSWERS: tuple[tuple[object, object], ...] = (("blue", "green"), (7, 0), ("Ann",
 """To each question one that fits and one that does not. The last question is never put."""
 
 
+def edited(given: dict[str, Any]) -> dict[str, Any]:
+    """What a person makes of an input, where its end is computed."""
+    return {**given, "n": given["n"] + 10}
+
+
+def answer_to(content_text: str, at: int = 0) -> object:
+    """The answer to a question, by its content, that fits; or the one that does not, `at` 1."""
+    asked = json.loads(content_text)["question"]
+    pairs = zip(QUESTIONS, ANSWERS, strict=True)
+    return next(pair[at] for question, pair in pairs if question["question"] == asked)
+
+
 def embellish(run: RunPlan, random: Random, profile: Profile) -> None:
     """Questions of agents, rarer gates, and what people do with the run while it is under way."""
     for turns in run.says.values():
@@ -257,6 +284,10 @@ def embellish(run: RunPlan, random: Random, profile: Profile) -> None:
             if isinstance(said, tuple) and said and said[0].tool != "submit_plan":
                 turns[at] = _embellished(said, random, profile)
     run.submit = run.submit.model_copy(update={"release": random.choice(profile.released)})
+    if profile.predictable and random.random() < 0.1:
+        # Nobody ever looks at the plan, until its time is over.
+        run.submit = run.submit.model_copy(update={"timeout_ms": random.randint(1_000, 90_000)})
+        run.gates["plan"] = "ask"
     if random.random() < profile.instructed:
         run.instructions = tuple(random.randint(0, 60_000) for _ in range(random.choice((1, 2))))
     if random.random() < profile.instructed:

@@ -157,6 +157,9 @@ def _place(state: RunState, task_id: str) -> _Place:
 
 def _held_place(state: RunState, task_id: str) -> _Place:
     """The run has not ended: only a conversation that was interrupted takes an instruction."""
+    if state.ending is not None:
+        told = f"the run {state.run_id} is coming to its end, as {state.ending.status}: it takes no further instruction"
+        raise ContractError(Code.RUN_TERMINAL, told)
     thread_id = task_thread(task_id) if task_id else ""
     waiting = [held for held in state.held if held.over and thread_id in ("", held.thread_id)]
     waiting = [held for held in waiting if not _has_open_calls(state, held)]

@@ -355,7 +355,7 @@ def _awaited(draft: Draft, message: TurnTaken | TurnFailed) -> int | None:
 
 def _operation_done(draft: Draft, message: OperationDone) -> str | None:
     found = draft.call_of(message.operation_id)
-    if found is None or draft.tasks[found[0]].calls[found[1]].status == "done":
+    if found is None or draft.tasks[found[0]].calls[found[1]].status in ("judging", "done"):
         return "no call waits for this operation"
     if draft.facts.status(message.run_id, OPERATION, message.operation_id) != message.status:
         return "the operation's own record says otherwise"
@@ -397,8 +397,10 @@ def _consulted(draft: Draft, message: GateAnswered | GateLeaseEnded) -> str | No
 
 def _expiring(draft: Draft, message: ApprovalExpiring) -> str | None:
     """Write down that people were reminded, which is the event that others hear of."""
-    if not any(r.is_own and r.request_id == message.request_id and r.decision is None for r in draft.requests):
-        return "not an open question of this run"
+    asked = [r for r in draft.requests if r.is_own and r.request_id == message.request_id and r.decision is None]
+    if not asked or asked[0].reminded:
+        return "written down already, or not an open question of this run"
+    draft.requests[draft.requests.index(asked[0])] = asked[0].model_copy(update={"reminded": True})
     draft.audit("approval.expiring", message.request_id, expires_at_ms=message.expires_at_ms)
     return None
 

@@ -144,6 +144,8 @@ class PendingRequest(Value):
     requesters: str = ""
     """Who has edited what is asked, one person id a line."""
     on_expiry: OnExpiry = "tell"
+    reminded: bool = False
+    """Whether people were reminded of it."""
 
     @property
     def is_own(self) -> bool:

@@ -55,12 +55,12 @@ async def serve(
         raise ContractError(
             Code.SETTING_INVALID, f"development mode listens on loopback only, not on {host}", pointer="/host"
         )
-    token = development_token(data_dir)
-    inbox = Inbox(SealedSessions(token), development=True, warning=WARNING, tickets=Tickets())
     models = ModelCaller(app)
     embedded = await Embedded.start(app, data_dir, models=models)
     warming = asyncio.create_task(models.warm(), name="models")
     try:
+        token = development_token(data_dir)
+        inbox = Inbox(SealedSessions(token), development=True, warning=WARNING, tickets=Tickets())
         http = gateway(
             embedded.door,
             embedded.store,

@@ -17,6 +17,7 @@ from placet.ids import Address
 from placet.machine import Receipt
 from placet.messages import OPERATION
 from placet.operation_views import FreezeView, FrozenView
+from placet.runtime.reading import Reader
 from placet.values import Name, Text
 from placet_gateway.bodies import body_of, takes
 from placet_gateway.context import Here, Reading, Submitting, answer
@@ -37,9 +38,14 @@ class FreezeOrder(BaseModel):
 @router.get("", operation_id="getFreeze")
 async def show(here: Here, caller: Reading) -> FreezeView:
     """Which operations are not started now, by whom it is, why and since when."""
-    stored = await here.reader.state(caller.tenant, Address(freeze_run(caller.tenant), OPERATION, FREEZE))
+    return FreezeView(items=await frozen_of(here.reader, caller.tenant), as_of_ms=here.now_ms())
+
+
+async def frozen_of(reader: Reader, tenant: str) -> list[FrozenView]:
+    """What is frozen of a tenant's."""
+    stored = await reader.state(tenant, Address(freeze_run(tenant), OPERATION, FREEZE))
     switches = (stored["body"].get("frozen") or ()) if stored is not None else ()
-    items = [
+    return [
         FrozenView(
             tool=None if switch["tool"] == ALL else switch["tool"],
             by=switch["by"],
@@ -48,7 +54,6 @@ async def show(here: Here, caller: Reading) -> FreezeView:
         )
         for switch in switches
     ]
-    return FreezeView(items=items, as_of_ms=here.now_ms())
 
 
 @router.post("", operation_id="freeze", response_model=Receipt, openapi_extra=takes(FreezeOrder))

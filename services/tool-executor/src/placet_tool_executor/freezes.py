@@ -5,20 +5,19 @@ What is held back is neither refused nor counted as tried: it comes again, and s
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from placet.errors import Code
 from placet.facts import Facts
 from placet.freezing import ALL, FREEZE, FreezeOperations, Frozen, freeze_run, is_frozen, status_of
-from placet.instants import Instant, later
+from placet.instants import Instant
 from placet.machine import Receipt, Reply, Send, Transition, absorb, move, refuse
-from placet.messages import OPERATION, ExecuteOperation
+from placet.messages import OPERATION
 from placet.rows import STATE, FactKey
 from placet_tool_executor.state import OperationState
 
 FROZEN_MS = 2_000
 """When what is held back looks again."""
-OPENED_MS = 20
-"""When the first operation of a tenant looks again, after it has seen to it that there is a state to rely on."""
-
 
 def freeze_key(tenant: str) -> FactKey:
     """What every start reads."""
@@ -26,22 +25,24 @@ def freeze_key(tenant: str) -> FactKey:
 
 
 def held_by(tenant: str, tool: str, facts: Facts) -> str | None:
-    """Why the tool must not start now; None: it may. Raises nothing: without a state nobody gets here."""
+    """Why the tool must not start now; None: it may. That there is no freeze yet is relied on as well, at commit."""
     status = facts.status(freeze_run(tenant), OPERATION, FREEZE)
-    if status is not None and not is_frozen(status, tool):
-        return None
-    return f"operations of {tool} are frozen" if status is not None else "nobody has said yet that nothing is frozen"
+    return None if status is None or not is_frozen(status, tool) else f"operations of {tool} are frozen"
+
+
+def opened(then: Transition[OperationState], tenant: str, facts: Facts) -> Transition[OperationState]:
+    """The first start of a tenant has the state made that says nothing is frozen.
+
+    One that is there is relied on by all starts at once; its absence, by one after the other.
+    """
+    if then.kind != "moved" or facts.status(freeze_run(tenant), OPERATION, FREEZE) is not None:
+        return then
+    return replace(then, effects=(*then.effects, Send(opening(tenant))))
 
 
 def opening(tenant: str) -> FreezeOperations:
-    """What makes the state. One that is there is relied on by all starts at once, its absence by one at a time."""
+    """What has it made."""
     return FreezeOperations(tenant=tenant, run_id=freeze_run(tenant), word="open")
-
-
-def opened_first(message: ExecuteOperation, reason: str, now_ms: Instant) -> Transition[OperationState]:
-    """The first operation of a tenant waits until there is that state."""
-    again = Send(message, not_before=later(now_ms, OPENED_MS))
-    return Transition("passed", None, (Send(opening(message.tenant)), again), reason=reason)
 
 
 def switch(

@@ -13,10 +13,9 @@ from placet.calls import ToolSpec
 from placet.canonical import canonical_text
 from placet.errors import Code, ContractError, ErrorClass, Failure, TerminalError
 from placet.facts import Facts
-from placet.freezing import FREEZE, freeze_run
 from placet.hash_scope import reads_as_reviewed
 from placet.instants import Instant
-from placet.messages import OPERATION, RUN, ExecuteOperation, RetryOperation
+from placet.messages import RUN, ExecuteOperation, RetryOperation
 from placet.requests import ApprovalRequest, ToolCallContent, follows, verified_content
 from placet.rows import OperationRow
 from placet.statuses import RUN_TERMINAL
@@ -47,10 +46,9 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """It may start, and does not now. `opened`: whether there is a freeze to be lifted; else its state is missing."""
+    """It may start, and does not now: there is a freeze to be lifted."""
 
     reason: str
-    opened: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,7 @@ def judge_start(
     if row.deadline_ms is not None and now_ms >= row.deadline_ms:
         return Refusal(_failure(Code.DEADLINE, "the operation's deadline has passed", ErrorClass.TIMEOUT))
     if (frozen := held_by(row.tenant, row.tool, facts)) is not None:
-        return Freeze(frozen, opened=facts.status(freeze_run(row.tenant), OPERATION, FREEZE) is not None)
+        return Freeze(frozen)
     edited = row.input_text != proposed.input_text
     return Permit(row, spec, Instant(min(limits_ms)) if limits_ms else None, edited)
 

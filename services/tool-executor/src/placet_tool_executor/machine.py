@@ -36,7 +36,7 @@ from placet.requests import verify_request
 from placet.rows import STATE, FactKey
 from placet.statuses import OPERATION_TERMINAL, RUN_TERMINAL
 from placet_tool_executor.doubt import again, ask, begin_probe, doubtful, must_ask, probe_again
-from placet_tool_executor.freezes import FROZEN_MS, freeze_key, opened_first, switch
+from placet_tool_executor.freezes import FROZEN_MS, freeze_key, opened, switch
 from placet_tool_executor.guard import Freeze, Hold, Permit, Refusal, judge_start
 from placet_tool_executor.late import happened_before
 from placet_tool_executor.pools import at_home, elsewhere
@@ -165,14 +165,12 @@ def _execute(
     match verdict:
         case Hold():
             return absorb(verdict.reason)
-        case Freeze(opened=True):
-            return pass_on(message, verdict.reason, later(now_ms, FROZEN_MS))
         case Freeze():
-            return opened_first(message, verdict.reason, now_ms)
+            return pass_on(message, verdict.reason, later(now_ms, FROZEN_MS))
         case Permit() if served not in (None, verdict.spec.pool):
             return elsewhere(message, verdict.spec, now_ms)
         case Permit():
-            return start(None, verdict, facts.incarnation, now_ms)
+            return opened(start(None, verdict, facts.incarnation, now_ms), message.tenant, facts)
         case Refusal():
             return _never_started(message, verdict)
 

@@ -13,10 +13,11 @@ from placet.decision_words import words_for
 from placet.errors import Code, ContractError
 from placet.views import RequestView, ToolView
 from placet_gateway import reading
+from placet_gateway.freezes import frozen_of
 from placet_gateway.inbox.cards import Card, risk_of, tool_of
 from placet_gateway.inbox.forms import Field, field_of
 from placet_gateway.inbox.pages import Visit, render
-from placet_gateway.inbox.queueing import Filters, filters_of, queue_of
+from placet_gateway.inbox.queueing import Filters, before, filters_of, next_after, queue_of
 from placet_gateway.inbox.showing import Shown, shown
 from placet_gateway.inbox.story import story_of
 
@@ -75,6 +76,8 @@ class Said:
     opened: Sequence[str] = ()
     decision_id: str = ""
     error: str = ""
+    written: str = ""
+    """What was put in besides the reason: an edited input, an answer."""
     lost: RequestView | None = None
     """How it stands, where somebody else was first."""
     fields: Mapping[str, str] = field(default_factory=dict)
@@ -172,6 +175,9 @@ async def request_page(
         no_approval=asking.no_approval(at.person),
         filters=filters,
         badge=queue.total,
+        frozen=[one for one in await frozen_of(reader, tenant) if one.tool in (None, asking.card.tool)],
+        following=next_after(queue, asking.card) if len(queue.items) > 1 else None,
+        preceding=before(queue, asking.card),
         place=next((n for n, item in enumerate(queue.items, 1) if item.card.request_id == asking.card.request_id), 0),
         left=len(queue.items),
         done=await done_of(at),

@@ -12,11 +12,13 @@ from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
+from pydantic import ValidationError
 
 from placet.decision_words import check_said, check_value, value_text_of, words_for
 from placet.errors import Code, ContractError
 from placet.machine import Receipt
-from placet.messages import DecideApproval, DecisionWord, RevokeApproval
+from placet.messages import DecideApproval, DecisionWord, RevokeApproval, invalid
+from placet.sentences import pretty
 from placet.strict_json import JsonValue
 from placet_gateway.inbox.asking import Asking, Said, answer_field, asking_of, filters_in, new_decision_id, request_page
 from placet_gateway.inbox.bodies import Form, form_of, require_token
@@ -85,14 +87,16 @@ async def decide(request_id: str, request: Request, at: Visiting) -> Response:
         if faults:
             said = replace(said, error="The answer does not fit its form yet.", faults=faults)
             return await request_page(at, asking, filters, said, 422)
+        said = replace(said, written=pretty(value))
     try:
         return await say(at, asking, filters, said, word, value if field is not None else None)
     except ContractError as error:
-        told = _told_of(error)
+        told = told_of(error)
         return await request_page(at, asking, filters, replace(said, error=told), 422)
 
 
-def _told_of(error: ContractError) -> str:
+def told_of(error: ContractError) -> str:
+    """A refusal as a sentence."""
     return error.message[:1].upper() + error.message[1:] + ("" if error.message.endswith((".", "?")) else ".")
 
 
@@ -125,18 +129,7 @@ async def say(at: Visit, asking: Asking, filters: Filters, said: Said, word: str
     check_said(word, value_text, reason)
     if asking.shown.content is not None and value_text is not None:
         check_value(asking.shown.content, word, value)
-    message = DecideApproval(
-        tenant=at.here.tenant,
-        run_id=asking.card.run_id,
-        request_id=asking.card.request_id,
-        decision_id=said.decision_id,
-        request_hash=asking.shown.request_hash,
-        decision=_word(word),
-        reviewer=at.session.person,
-        reason=reason,
-        shown_digest=asking.shown.digest,
-        value_text=value_text,
-    )
+    message = decision_of(at, asking, word, reason, said.decision_id, value_text)
     told = await at.here.ask(message)
     if told is None:
         return await request_page(at, asking, filters, replace(said, error=UNKNOWN), 503)
@@ -150,6 +143,27 @@ async def say(at: Visit, asking: Asking, filters: Filters, said: Said, word: str
     query = dict(filters.named) | {"done": asking.card.request_id}
     where = HOME if following_card is None else f"/inbox/requests/{following_card.request_id}"
     return see_other(where, **query)
+
+
+def decision_of(
+    at: Visit, asking: Asking, word: str, reason: str | None, decision_id: str, value_text: str | None = None
+) -> DecideApproval:
+    """The decision about what was shown, in this person's name. Raises ContractError for what none can hold."""
+    try:
+        return DecideApproval(
+            tenant=at.here.tenant,
+            run_id=asking.card.run_id,
+            request_id=asking.card.request_id,
+            decision_id=decision_id,
+            request_hash=asking.shown.request_hash,
+            decision=_word(word),
+            reviewer=at.session.person,
+            reason=reason,
+            shown_digest=asking.shown.digest,
+            value_text=value_text,
+        )
+    except ValidationError as error:
+        raise invalid(error, Code.APPROVAL_VALIDATION_ERROR) from error
 
 
 def _word(word: str) -> DecisionWord:
@@ -181,7 +195,6 @@ async def revoke(request_id: str, request: Request, at: Visiting) -> Response:
         request_id=request_id,
         operation_id=asking.row["operation_id"],
         by=at.session.person,
-        reason=form.one("reason"),
     )
     told = await at.here.ask(message)
     if isinstance(told, Receipt):

@@ -6,7 +6,7 @@ Nothing is changed by it: an edit is another question, with another hash, which 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 from urllib.parse import parse_qsl
 
@@ -17,11 +17,12 @@ from placet.canonical import canonical_text, parse_canonical
 from placet.contents import ToolCallContent
 from placet.decision_words import check_value, editable, words_for
 from placet.errors import Code, ContractError, Failure
+from placet.sentences import pretty
 from placet.strict_json import JsonValue
 from placet_gateway.inbox.asking import Asking, Said, asking_of, filters_in, new_decision_id, request_page
 from placet_gateway.inbox.bodies import Form, form_of, require_token
 from placet_gateway.inbox.cards import schema_of
-from placet_gateway.inbox.deciding import fault_of, say
+from placet_gateway.inbox.deciding import fault_of, say, told_of
 from placet_gateway.inbox.differences import Change, changes
 from placet_gateway.inbox.forms import Field, faults_at, field_of, read_field
 from placet_gateway.inbox.pages import PageRoute, Visit, Visiting, render
@@ -191,9 +192,17 @@ def _common(at: Visit, asking: Asking, filters: Filters, draft: Draft) -> dict[s
 
 async def _said(at: Visit, asking: Asking, form: Form, filters: Filters, word: str, value: JsonValue) -> Response:
     said = Said(
-        reason=form.one("reason"), opened=form.all("opened"), decision_id=form.one("decision_id") or new_decision_id()
+        reason=form.one("reason"),
+        opened=form.all("opened"),
+        decision_id=form.one("decision_id") or new_decision_id(),
+        written=value if isinstance(value, str) else pretty(value),
     )
     fault = fault_of(at, asking, form, word, said)
     if fault is not None:
-        return await request_page(at, asking, filters, Said(reason=said.reason, error=fault[1]), fault[0])
-    return await say(at, asking, filters, said, word, value)
+        return await request_page(at, asking, filters, replace(said, error=fault[1], decision_id=""), fault[0])
+    try:
+        return await say(at, asking, filters, said, word, value)
+    except ContractError as error:
+        shape = _filled(at, asking, form) if word == "edit" else field_of(ANSWER, ROOT)
+        draft = Draft(said.reason, said.decision_id, dict(form.items()), error=told_of(error))
+        return _form(at, asking, word, shape, filters, draft, 422)

@@ -13,8 +13,10 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from placet.errors import Code, ContractError
 from placet.machine import Receipt
 from placet.messages import DecideApproval
+from placet_gateway.freezes import frozen_of
 from placet_gateway.inbox.asking import Asking, asking_of, done_of, filters_in, new_decision_id
 from placet_gateway.inbox.bodies import Form, form_of, require_token
+from placet_gateway.inbox.deciding import decision_of, told_of
 from placet_gateway.inbox.pages import HOME, PageRoute, Visit, Visiting, render
 from placet_gateway.inbox.queueing import Filters, filters_of, page_of, queue_of
 from placet_gateway.problems import problem_of_receipt
@@ -57,6 +59,7 @@ async def _queue(at: Visit) -> dict[str, Any]:
         "filters": filters,
         "selected": set(at.request.query_params.getlist("select")),
         "badge": found.total,
+        "frozen": await frozen_of(at.here.reader, at.here.tenant),
         "done": await done_of(at),
         "application": at.here.application,
         "now_ms": at.now_ms,
@@ -122,7 +125,11 @@ async def decide_batch(request: Request, at: Visiting) -> Response:
     fault = _fault(at, form, found, word)
     if fault:
         return await _batch_page(at, names, filters, error=fault, reason=form.one("reason"), status=422)
-    told = [await _decided(at, form, asking, word) for asking in found]
+    try:
+        decisions = [_decision(at, form, asking, word) for asking in found]
+    except ContractError as error:
+        return await _batch_page(at, names, filters, error=told_of(error), reason=form.one("reason"), status=422)
+    told = [await _decided(at, asking, decision) for asking, decision in zip(found, decisions, strict=True)]
     return render(
         at.request, "batch_done.html", title="Decided", here="queue", run_id="", told=told, filters=filters,
         badge=None, now_ms=at.now_ms,
@@ -146,21 +153,13 @@ def _fault(at: Visit, form: Form, found: list[Asking], word: str) -> str:
     return ""
 
 
-async def _decided(at: Visit, form: Form, asking: Asking, word: str) -> Told:
-    name = asking.card.request_id
-    said = await at.here.ask(
-        DecideApproval(
-            tenant=at.here.tenant,
-            run_id=asking.card.run_id,
-            request_id=name,
-            decision_id=form.one(f"decision.{name}") or new_decision_id(),
-            request_hash=asking.shown.request_hash,
-            decision="approve" if word == "approve" else "reject",
-            reviewer=at.session.person,
-            reason=form.one("reason").strip() or None,
-            shown_digest=asking.shown.digest,
-        )
-    )
+def _decision(at: Visit, form: Form, asking: Asking, word: str) -> DecideApproval:
+    name = form.one(f"decision.{asking.card.request_id}") or new_decision_id()
+    return decision_of(at, asking, word, form.one("reason").strip() or None, name)
+
+
+async def _decided(at: Visit, asking: Asking, decision: DecideApproval) -> Told:
+    said = await at.here.ask(decision)
     if said is None:
         return Told(asking, "unknown", "no answer came in time: look at it again")
     if isinstance(said, Receipt):

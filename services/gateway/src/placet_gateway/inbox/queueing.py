@@ -175,3 +175,9 @@ def next_after(queue: Queue, card: Card) -> Card | None:
     """What to look at when this one is done: the next in order, else the first that is left."""
     others = [item.card for item in queue.items if item.card.request_id != card.request_id]
     return next((other for other in others if other.order > card.order), others[0] if others else None)
+
+
+def before(queue: Queue, card: Card) -> Card | None:
+    """The one before in order; None at the beginning."""
+    earlier = [item.card for item in queue.items if item.card.order < card.order]
+    return earlier[-1] if earlier else None

@@ -7,16 +7,17 @@ requests only; where that is not far enough the number is said to be a lower bou
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from placet.addressees import RUN, task_thread
 from placet.calls import AssistantReply, ChatMessage, ToolResults, UserText
-from placet.canonical import parse_canonical
+from placet.canonical import digest, parse_canonical
 from placet.contents import OperationOutcomeContent, QuestionContent, TaskDispatchContent, ToolCallContent
 from placet.errors import ContractError
 from placet.ids import Address
@@ -79,6 +80,10 @@ class Story:
     before: Before | None
     previous: Compared | None
     similar: Compared | None
+    refused: Compared | None
+    """The same call, refused before."""
+    same_open: int
+    """How many other open requests ask for the same call."""
 
 
 async def story_of(reader: Reader, tenant: str, row: Columns, card: Card, cards: Cards, content: Any) -> Story:
@@ -99,6 +104,8 @@ async def story_of(reader: Reader, tenant: str, row: Columns, card: Card, cards:
         before=_before(latest, card, cards),
         previous=await _previous(reader, tenant, row),
         similar=_similar(latest, row, card, cards),
+        refused=_refused(latest, row, card),
+        same_open=sum(1 for other in _same(latest, row, card) if other["status"] == "open"),
     )
 
 
@@ -192,6 +199,40 @@ def _similar(latest: Sequence[Columns], row: Columns, card: Card, cards: Cards) 
         if is_earlier and earlier["status"] == "approved" and cards.of(earlier).tool == card.tool:
             return _compared(earlier, row, str(earlier.get("decided_by") or ""))
     return None
+
+
+def _refused(latest: Sequence[Columns], row: Columns, card: Card) -> Compared | None:
+    """The last time that the very same call was rejected, by whoever asked for it."""
+    for earlier in _same(latest, row, card):
+        if earlier["status"] == "rejected" and earlier["requested_at_ms"] <= card.requested_at_ms:
+            return _compared(earlier, row, str(earlier.get("decided_by") or ""))
+    return None
+
+
+def _same(latest: Sequence[Columns], row: Columns, card: Card) -> Iterator[Columns]:
+    """Other requests for the same tool with the same input."""
+    wanted = call_of(row["content_text"])
+    if card.scope != "tool_call" or wanted is None:
+        return
+    for other in latest:
+        if (
+            other["scope"] == card.scope
+            and other["request_id"] != card.request_id
+            and call_of(other["content_text"]) == wanted
+        ):
+            yield other
+
+
+@lru_cache(maxsize=4_096)
+def call_of(content_text: str) -> str | None:
+    """A digest of the tool and its input; None for content that is no call, or cannot be read."""
+    try:
+        value = parse_canonical(content_text)
+    except ContractError:
+        return None
+    if not isinstance(value, dict) or "toolName" not in value:
+        return None
+    return digest({"tool": value["toolName"], "input": value.get("input")})
 
 
 def _compared(earlier: Columns, row: Columns, by: str) -> Compared | None:

@@ -132,6 +132,7 @@ document.addEventListener("htmx:afterSwap", (event) => {
       document.title = document.title.replace(/^(\(\d+\) )?/, Number(queue.dataset.count) ? `(${queue.dataset.count}) ` : "");
     }
     keepPlace();
+    selectAgain();
     countSelected();
   }
   tick();
@@ -165,7 +166,25 @@ function select() {
   const box = row && one("input[type=checkbox]", row);
   if (!box) return;
   box.checked = !box.checked;
+  noteSelected();
   countSelected();
+}
+
+// What is selected outlives the list, which may come anew while somebody selects.
+const selected = new Set();
+
+function noteSelected() {
+  for (const box of all("#queue input[name=select]")) {
+    if (box.checked) selected.add(box.value);
+    else selected.delete(box.value);
+  }
+}
+
+function selectAgain() {
+  const there = all("#queue input[name=select]");
+  for (const box of there) box.checked = selected.has(box.value);
+  const values = new Set(there.map((box) => box.value));
+  for (const value of selected) if (!values.has(value)) selected.delete(value);
 }
 
 function countSelected() {
@@ -177,7 +196,10 @@ function countSelected() {
 }
 
 document.addEventListener("change", (event) => {
-  if (event.target.matches("#queue input")) countSelected();
+  if (event.target.matches("#queue input")) {
+    noteSelected();
+    countSelected();
+  }
   if (event.target.matches("[data-apply]")) event.target.form.requestSubmit();
 });
 
@@ -255,8 +277,8 @@ document.addEventListener("keydown", (event) => {
   const wanted = one(`[data-key="${CSS.escape(key)}"]`);
   if (wanted && /^[a-z]$/.test(key)) {
     event.preventDefault();
-    if (isQuiet()) return undefined;
-    return wanted.matches("[data-decide]") ? prepare(wanted) : wanted.click();
+    if (!wanted.matches("[data-decide]")) return wanted.click();
+    return isQuiet() ? undefined : prepare(wanted);
   }
   if (key === "j") return move(1);
   if (key === "k") return move(-1);
@@ -287,6 +309,7 @@ document.addEventListener("DOMContentLoaded", () => {
   if (one("[data-decide]")) hush();
   const atOnce = one("form[data-at-once]");
   if (atOnce) atOnce.requestSubmit();
+  noteSelected();
   countSelected();
   unlock();
   tick();
