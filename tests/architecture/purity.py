@@ -21,7 +21,7 @@ NAMES = (
 )  # fmt: skip
 """Parts of modules that are otherwise fine."""
 READS_FILES = {"placet.policy_files": {"pathlib"}}
-"""What one flat file may import all the same: it reads while an application is put together, before any rule is asked."""
+"""What a flat file may import all the same: it reads while an application is put together, before any rule is asked."""
 BUILTINS = {
     "print", "open", "input", "eval", "exec", "compile", "breakpoint", "__import__", "globals",
     "hash",  # Differs between processes for text, so that a replay would not be a repeat.

@@ -169,7 +169,8 @@ def test_a_selection_outlives_the_list_that_comes_anew(office: Office, window: W
     page = window()
     box = page.locator(f"input[value={first.request_id}]")
     held: list[Route] = []
-    page.route("**/inbox/queue?*", lambda route: held.append(route))  # the new list is on its way while somebody selects
+    # The new list is on its way while somebody selects.
+    page.route("**/inbox/queue?*", lambda route: held.append(route))
     second = office.ask("Settle a complaint: Refund c-92 5900")
     until = time.monotonic() + 5
     while not held and time.monotonic() < until:
@@ -215,7 +216,7 @@ def test_what_cannot_be_seen_is_shown_and_warned_of(office: Office, window: Wind
     request = office.ask("Look around: Look at the page")
     page = window()
     row = page.locator("[data-row]", has=page.locator(f"#q-{request.request_id}"))
-    expect(row).to_contain_text("hidden")
+    expect(row).to_contain_text("not as it looks")
     assert "\u202e" not in (page.locator("#queue").text_content() or "")
     go(page, office, request)
     shown = page.locator("main").inner_text()

@@ -9,6 +9,7 @@ import pytest
 
 from placet.adapters.memory import MemoryStore
 from placet.ids import Address
+from placet.instants import Instant
 from placet.messages import RUN, ForkRun
 from placet.runtime.checkpoints import StoredCheckpoints
 from placet_embedded.system import machines
@@ -70,7 +71,7 @@ def test_a_run_is_shown_as_it_was_at_a_version(store: MemoryStore, placet: Place
 
 def test_the_first_difference_is_named_and_the_exit_code_is_1(store: MemoryStore, placet: Placet) -> None:
     entries = store._journal[THE_RUN]
-    entries[3] = replace(entries[3], at_ms=entries[3].at_ms + 1)
+    entries[3] = replace(entries[3], at_ms=Instant(entries[3].at_ms + 1))
     store._arrived = [entry for kept in store._journal.values() for entry in kept.values()]
     result = placet("run", "replay", "r1")
     assert result.code == 1

@@ -69,8 +69,8 @@ class NoteMachine:
     def reads(self, message: Message) -> Sequence[FactKey]:
         return ()
 
-    def transition(self, state: Any, message: Message, facts: Facts, now_ms: Instant) -> Transition[Any]:
-        before = state or self.state_type(tenant=message.tenant, run_id=message.run_id, status="open")
+    def transition(self, state: Any, message: Any, facts: Facts | None, now_ms: Instant) -> Transition[Any]:
+        before: Any = state or self.state_type(tenant=message.tenant, run_id=message.run_id, status="open")
         names = (*(before.told if isinstance(before, NoteOfThree) else before.heard), message.type)
         field = "told" if isinstance(before, NoteOfThree) else "heard"
         seq = len(names)
@@ -100,18 +100,18 @@ class CheckpointContract(OnStore):
         """What the owner of the store may do."""
         raise NotImplementedError
 
-    def checkpoints(self, store: Any, kind: type[State] = Note) -> StoredCheckpoints:
+    def checkpoints(self, store: Any, kind: type[State] = Note) -> Any:
         """The checkpoints on the store, as a program sees them whose states are of this kind."""
         machines = {name: NoteMachine(name, kind) for name in (RUN, THREAD)}
         return StoredCheckpoints(store, machines, self.archive(store))
 
     async def heard(self, store: Any, times: int, at: Address = AT) -> None:
         """The engine's own way: messages, each with its journal entry and its state."""
-        machine, state = NoteMachine(at.machine), None
+        machine, state = NoteMachine(at.machine), None  # type: Any, Any
         for version in range(1, times + 1):
             told = entry(at, version)
             message = CancelRun.model_validate_json(json.dumps(json.loads(told.message)["message"]))
-            transition = machine.transition(state, message, Facts({}, None), Instant(told.at_ms))
+            transition = machine.transition(state, message, None, Instant(told.at_ms))
             state = transition.state
             unit = step(at, version - 1, body=state.json_bytes(), status=state.status, journal=[told])
             unit.rows = [effect.row for effect in transition.effects if isinstance(effect, Record)]

@@ -15,8 +15,8 @@ from placet.messages import PLAN_THREAD
 from placet.plans import DirectCall, PlannedTask
 from placet.script import call, flagged, plan
 from tests.cases import case
-from tests.contracts.deciding_contract import Desk
 from tests.contracts.on_store import OnStore
+from tests.contracts.paying_desk import Desk
 from tests.rebuilding import TENANT
 
 SENT: Counter[str] = Counter()

@@ -18,8 +18,8 @@ from placet.messages import CancelRun, GateAnswered
 from placet.plans import PlannedTask
 from placet.script import call
 from tests.cases import case
-from tests.contracts.deciding_contract import Desk
 from tests.contracts.on_store import OnStore
+from tests.contracts.paying_desk import Desk
 from tests.rebuilding import ALICE, TENANT
 
 SENT: Counter[str] = Counter()

@@ -15,8 +15,8 @@ from placet.messages import PatchPlan
 from placet.plans import DirectCall, PlannedTask
 from placet.values import Principal, PrincipalKind
 from tests.cases import case
-from tests.contracts.deciding_contract import Desk
 from tests.contracts.on_store import OnStore
+from tests.contracts.paying_desk import Desk
 from tests.rebuilding import ALICE, BOB, TENANT
 
 NOTED: Counter[str] = Counter()

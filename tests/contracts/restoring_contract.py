@@ -11,7 +11,7 @@ import pytest
 
 from placet import Deny
 from placet.believing import ReplayedVoices
-from placet.errors import RetryableError
+from placet.errors import Code, RetryableError
 from placet.ids import Address, trace_id
 from placet.messages import OPERATION, RUN, ForkRun
 from placet.plans import PlannedTask
@@ -27,6 +27,9 @@ from tests.rebuilding import ALICE, TENANT, Office
 
 class RestoringContract(OnStore):
     """Whole runs."""
+
+    archive: Callable[[Any], Any]
+    """What the owner of a store may do."""
 
     @pytest.fixture(autouse=True)
     def nothing_done(self) -> None:
@@ -244,9 +247,14 @@ class RestoringContract(OnStore):
     async def test_a_gate_that_has_changed_its_mind_is_asked_about_what_comes_next_only(self, store, clock):
         """Approved is approved; the call after it meets today's gate."""
         judged: list[str] = []
+
+        def says_no(call: Any) -> Deny:
+            judged.append(call.input["text"])
+            return Deny("no more")
+
         office = await self.asked(store, clock, more="b")
         (request,) = await office.open_requests()
-        office.app_of = lambda: a_desk(gate=lambda call: judged.append(call.input["text"]) or Deny("no more"), more="b")
+        office.app_of = lambda: a_desk(gate=says_no, more="b")
         await office.rebuild()
         await office.decide(request)
         state = await office.to_the_end()
@@ -319,6 +327,7 @@ class RestoringContract(OnStore):
         for found in await office.store.states_of(TENANT, "f1"):
             at = Address("f1", found["machine"], found["key"])
             replayed = replay(machines(ReplayedVoices())[at.machine], await office.store.read_journal(at))
+            assert replayed is not None
             assert replayed.json_bytes() == found["body"]
         await office.store.close()
 
@@ -334,7 +343,7 @@ class RestoringContract(OnStore):
         async def failing_commit(units):
             if failing["times"] > 0 and any(unit.states for unit in units):
                 failing["times"] -= 1
-                raise RetryableError("STORE_UNAVAILABLE", "the disk is full")
+                raise RetryableError(Code.STORE_UNAVAILABLE, "the disk is full")
             return await calm(units)
 
         office.engine._store = Failing(store, failing_commit)

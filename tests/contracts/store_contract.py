@@ -7,6 +7,7 @@ from tests.contracts.continuing_contract import ContinuingContract
 from tests.contracts.deciding_contract import DecidingContract
 from tests.contracts.fact_contract import FactContract
 from tests.contracts.gating_contract import GatingContract
+from tests.contracts.lasting_contract import LastingContract
 from tests.contracts.outbox_contract import OutboxContract
 from tests.contracts.outside_contract import OutsideContract
 from tests.contracts.patching_contract import PatchingContract
@@ -24,6 +25,7 @@ class StoreContract(
     CheckpointContract,
     RestoringContract,
     DecidingContract,
+    LastingContract,
     ContinuingContract,
     WakingContract,
     GatingContract,

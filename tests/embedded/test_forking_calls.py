@@ -25,7 +25,7 @@ def nothing_done() -> None:
     LOG.clear()
 
 
-def a_desk(effect: str, *, gate: Any = None, fails: bool = False) -> Callable[[], App]:
+def a_desk(effect: Any, *, gate: Any = None, fails: bool = False) -> Callable[[], App]:
     """A desk whose plan needs nobody; its tool may be called as the gate says."""
 
     def made() -> App:
@@ -281,7 +281,7 @@ async def test_a_conversation_that_is_anothers_or_was_never_held_is_gone_on_with
     await at.submit(tasks=ONE)
     await at.to_the_end()
     asked = at.asked.copy()
-    about = {"tenant": tenant, "run_id": "x", "thread_id": "task:one", "team": "desk", "agent": "clerk"}
+    about: dict[str, Any] = {"tenant": tenant, "run_id": "x", "thread_id": "task:one", "team": "desk", "agent": "clerk"}
     await at.say(TakeTurn(**about, turn=turn, purpose="work", append=(), forked_from=source), "forged")
     assert await at.store.rows(tenant, "thread_message", "x") == []
     assert at.asked == asked

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placet.sentences import literal
+from placet.canonical import canonical_text
 from placet.views import TaskView
 from placet_gateway.inbox.bodies import Form
 from placet_gateway.inbox.cards import asks_for_nothing, inner_command
@@ -73,7 +73,7 @@ def test_a_letter_that_took_a_latin_ones_place_is_told_by_its_code_point() -> No
 
 @given(JSON, JSON)
 def test_two_values_differ_exactly_where_their_bytes_do(before: Any, after: Any) -> None:
-    assert bool(changes(before, after)) == (literal(before) != literal(after))
+    assert bool(changes(before, after)) == (canonical_text(before) != canonical_text(after))
     assert changes(after, after) == []
 
 

@@ -162,3 +162,21 @@ async def test_an_edit_that_comes_too_late_is_not_lost(desk: Desk) -> None:
     assert "already rejected by alice" in Page(answer).text.lower()
     assert "half of it" in answer.text
     assert "&#34;cents&#34;: 2000" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("changed", "status"),
+    [({"shown_digest": "placet-web-0:1"}, 412), ({"request_hash": "0" * 64}, 412), ({"opened": ""}, 422)],
+)
+@pytest.mark.parametrize("word", ["edit", "respond"])
+async def test_an_edit_or_an_answer_is_about_what_was_shown_in_full(
+    desk: Desk, word: str, changed: dict[str, str], status: int
+) -> None:
+    row = desk.world.add_request(SHELL)
+    async with desk.browser() as browser:
+        page = await look(browser, row, f"/{word}")
+        form = page.form(step="send", value="no need", value_text='{"command":"ls"}')
+        answer = await browser.post(path_of(row, f"/{word}"), data=form | changed)
+        assert answer.status_code == status
+        assert decided(desk) == []
+        assert (await browser.post(path_of(row, f"/{word}"), data=form)).status_code == 303

@@ -123,7 +123,8 @@ async def test_a_decision_becomes_the_message_and_the_receipt_comes_back_byte_fo
     assert isinstance(message, DecideApproval)
     assert message.model_dump(exclude={"reviewer", "type"}) == {
         "tenant": "default", "run_id": "r1", "request_id": row["request_id"], "decision_id": "d1", "reason": "checked",
-        "request_hash": row["request_hash"], "decision": "approve", "shown_digest": "s", "value_text": None, "signed": None,
+        "request_hash": row["request_hash"], "decision": "approve", "shown_digest": "s", "value_text": None,
+        "signed": None,
     }  # fmt: skip
 
 

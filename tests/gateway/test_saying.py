@@ -85,7 +85,7 @@ def an_app() -> App:
 
 def with_tools(world: World) -> httpx.AsyncClient:
     """A gateway in a process that has the application's tools."""
-    app = gateway(world, world, DevelopmentIdentity(TOKEN), tenant=TENANT, application=an_app())  # type: ignore[arg-type]
+    app = gateway(world, world, DevelopmentIdentity(TOKEN), tenant=TENANT, application=an_app())
     return httpx.AsyncClient(
         transport=httpx.ASGITransport(app=app),
         base_url="http://127.0.0.1",

@@ -28,6 +28,7 @@ from placet.messages import (
 )
 from placet.requests import create_request
 from placet.rows import audit_leaf
+from placet.runtime.reading import Place
 from placet_gateway import gateway
 from placet_gateway.identity import DevelopmentIdentity
 
@@ -266,6 +267,12 @@ class World:
 
     async def journal(self, tenant: str, run_id: str) -> list[dict[str, Any]]:
         return [entry for entry in self.journalled if (entry["tenant"], entry["run_id"]) == (tenant, run_id)]
+
+    async def states_of(self, tenant: str, run_id: str) -> list[dict[str, Any]]:
+        raise NotImplementedError
+
+    async def entries_of(self, tenant: str, run_id: str, *, limit: int, after: Place | None) -> list[dict[str, Any]]:
+        raise NotImplementedError
 
     async def outbox(self, tenant: str, run_id: str) -> list[dict[str, Any]]:
         del tenant, run_id

@@ -94,7 +94,7 @@ async def test_an_edit_by_the_queue_is_asked_about_anew_and_what_another_person_
         with system.client() as client:
             asked = json.loads(client.request(request.request_id).content_text)["rawInput"]
         value = json.dumps({**asked, "name": "v9.9.9"})
-        where = ["--run", "r1", "--key", key, "--yes", "--json"]
+        where: list[str | Path] = ["--run", "r1", "--key", key, "--yes", "--json"]
         edit: list[str | Path] = [PLACET, "edit", request.request_id, "--input", value, "--hash", request.request_hash]
         edited = run([*edit, *where], **given)
         assert edited.returncode == 0, edited.stderr

@@ -11,8 +11,8 @@ from placet.contents import PLAN_BOUNDARY
 from placet.errors import Code
 from placet.gates import Boundary, Judgement
 from placet.messages import CloseApproval, RequestApproval
+from placet.plans import plan_text
 from placet.requests import verify_request
-from placet_dispatcher.planning import plan_text
 from tests.builders import (
     FakeApplication,
     a_call,

@@ -65,14 +65,19 @@ async def hear(store: MemoryStore, machines: Any, *goals: str) -> Settlement:
     return settlement
 
 
+async def stored_body(store: MemoryStore) -> bytes:
+    stored = (await store.load([AT], [])).states[AT]
+    assert stored is not None
+    return stored.body
+
+
 @case("H11")
 async def test_a_state_of_an_older_program_goes_on_as_one_of_this_program(store: MemoryStore) -> None:
     await hear(store, OLD, "a", "b")
     await hear(store, NEW, "c")
-    found = await StoredCheckpoints(store, NEW).latest(AT)
-    assert found is not None
+    found: Any = await StoredCheckpoints(store, NEW).latest(AT)
     assert (found.version, found.state.seen, found.state.upgraded_from) == (3, ("a", "b", "c"), 2)
-    assert json.loads((await store.load([AT], [])).states[AT].body)["schema_version"] == 2
+    assert json.loads(await stored_body(store))["schema_version"] == 2
 
 
 async def test_a_replay_gives_the_state_byte_for_byte_across_an_upgrade(store: MemoryStore) -> None:
@@ -83,8 +88,8 @@ async def test_a_replay_gives_the_state_byte_for_byte_across_an_upgrade(store: M
     entries = await store.read_journal(AT)
     assert ["upgraded" in json.loads(entry.facts) for entry in entries] == [False, False, True, False, False]
     *_, last = steps(NEW[RUN], entries)
-    assert last.state.json_bytes() == (await store.load([AT], [])).states[AT].body
-    kept = StoredCheckpoints(store, NEW, store)
+    assert last.state.json_bytes() == await stored_body(store)
+    kept: Any = StoredCheckpoints(store, NEW, store)
     assert [(await kept.load(AT, version)).state.upgraded_from for version in (3, 4, 5)] == [2, 2, 2]
     assert await kept.prune(AT, 3) == 2
     assert (await kept.load(AT, 4)).state.seen == ("a", "b", "c", "d")

@@ -72,7 +72,9 @@ def run_many(base: int, seeds: int, judge: Judge, processes: int | None = None) 
     tally, began_s = Tally(), time.monotonic()
     blocks = iter(range(base, base + seeds, BLOCK))
     count = processes or os.cpu_count() or 1
-    with ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_prepare) as pool:
+    context = get_context("fork" if sys.platform == "linux" else "spawn")
+    with ProcessPoolExecutor(count, mp_context=context, initializer=_prepare) as pool:
+        _begun(pool)
         try:
             for found in _completed(pool, blocks, base + seeds, judge, 2 * count):
                 tally.add(found)
@@ -88,6 +90,15 @@ def run_many(base: int, seeds: int, judge: Judge, processes: int | None = None) 
             return tally, True
     print(flush=True)
     return tally, False
+
+
+def _begun(pool: ProcessPoolExecutor) -> None:
+    """Start the processes deaf to the key that is for their parent, from the first instant on."""
+    heard = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        pool.submit(int).result()
+    finally:
+        signal.signal(signal.SIGINT, heard)
 
 
 def _completed(pool: ProcessPoolExecutor, blocks: Iterator[int], end: int, judge: Judge, ahead: int) -> Iterator[Tally]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -11,13 +12,16 @@ from pathlib import Path
 import pytest
 
 from tests.cases import case
+from tests.simulation.__main__ import INTERRUPTED
+from tests.simulation.differential import differential
 from tests.simulation.faults import FAULTS, Faults
+from tests.simulation.many import Tally, judge_of, run_many
 from tests.simulation.workload import PREDICTABLE, Workload
 from tests.simulation.world import Report, simulate
 
 SEEDS = Path(__file__).with_name("seeds.txt")
-BLOCKS, PER_BLOCK = 10, 20
-"""200 fresh seeds, in blocks so that they spread over the processes of a test run."""
+BLOCKS, PER_BLOCK = 10, 12
+"""120 fresh seeds, in blocks so that they spread over the processes of a test run."""
 
 
 def recorded() -> list[int]:
@@ -89,6 +93,56 @@ def test_what_processes_and_messages_suffer_changes_nothing_about_how_a_run_ends
     must_hold(report)
     told = report.sometimes["a run ended as computed"] + report.sometimes["a person was asked whether it happened"]
     assert told >= len(Workload(number, PREDICTABLE).runs)
+
+
+@pytest.mark.parametrize("number", range(2, 42, 5))
+def test_what_is_written_is_true_although_faults_never_end(seed, number):
+    report = simulate(seed + number, mode="safety")
+    must_hold(report)
+    assert report.mode == "safety"
+
+
+@case("F55")
+@pytest.mark.parametrize("block", range(4))
+def test_the_referee_decides_nothing(seed, block):
+    """Without it, with an honest one, and with every lie: as true, and the same ends; and the same journals."""
+    sometimes: Counter[str] = Counter()
+    for number in range(seed + 3 * block, seed + 3 * block + 3):
+        report = differential(number)
+        must_hold(report)
+        sometimes += report.sometimes
+    assert sometimes["the journals are the same with and without a referee"]
+
+
+def test_many_seeds_run_in_several_processes_and_come_to_one_sum():
+    """As one process runs them, block by block."""
+    judge = judge_of(None, against=False)
+    tally, interrupted = run_many(1, 30, judge, processes=2)
+    alone = Tally()
+    for number in range(1, 31):
+        alone.take(judge(number))
+    assert not interrupted
+    assert (tally.seeds, tally.failed) == (30, {})
+    assert (tally.faults, tally.sometimes, tally.runs) == (alone.faults, alone.sometimes, alone.runs)
+
+
+def test_ctrl_c_ends_all_processes_and_shows_what_was_found():
+    program = [sys.executable, "-u", "-m", "tests.simulation", "--base", "1", "--seeds", "1000000", "--processes", "2"]
+    with subprocess.Popen(
+        program, cwd=SEEDS.parents[2], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline().startswith("seeds 1 to 1000000")
+        while "a minute" not in running.stdout.read(40):
+            pass
+        os.killpg(running.pid, signal.SIGINT)  # as a terminal does: to all of them
+        output, errors = running.communicate(timeout=30)
+    assert running.returncode == INTERRUPTED
+    assert "interrupted" in output
+    assert "faults injected" in output
+    assert "Traceback" not in errors
+    with pytest.raises(ProcessLookupError):  # nobody of them is left
+        os.killpg(running.pid, 0)
 
 
 def test_leaving_one_fault_out_leaves_the_others_their_chances():

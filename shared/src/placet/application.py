@@ -60,10 +60,11 @@ class App(Gating):
     """An application. `version` is recorded with every approval; without it, it is a digest of the declarations.
 
     `binding`: what an approval is bound to beside the reviewed content, for every tool that says nothing else. With
-    `release` an approval starts nothing once tool, schema, gates or the application's version have changed: it is STALE,
-    and the call to be proposed again. With `policy` the application's version may change, with `tool` the gates as well,
-    and with `data` all of them, as long as today's schema reads the input as it was reviewed. By default `release` where
-    a version is declared, `policy` where it is a digest, which changes with every word of an agent's instructions.
+    `release` an approval starts nothing once tool, schema, gates or the application's version have changed: it is
+    STALE, and the call to be proposed again. With `policy` the application's version may change, with `tool` the gates
+    as well, and with `data` all of them, as long as today's schema reads the input as it was reviewed. By default
+    `release` where a version is declared, `policy` where it is a digest, which changes with every word of an agent's
+    instructions.
 
     `reviewers`: ids of the persons who may decide what no gate names others for; without it anybody who is let in. An
     empty list says that nobody can be asked here: what would wait for a person is refused, and not done.

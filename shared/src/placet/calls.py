@@ -23,8 +23,8 @@ class EffectClass(StrEnum):
 
 
 Binding = Literal["data", "tool", "policy", "release"]
-"""What an approval is bound to beside the hash, each with all before it: `data`: nothing; `tool`: the tool's version and
-schema; `policy`: the version of the gates; `release`: the version of the application."""
+"""What an approval is bound to beside the hash, each with all before it: `data`: nothing; `tool`: the tool's version
+and schema; `policy`: the version of the gates; `release`: the version of the application."""
 
 
 class ToolSpec(Value):

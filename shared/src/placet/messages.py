@@ -161,7 +161,7 @@ class InterruptRun(RunMessage):
 
 
 class PatchPlan(RunMessage):
-    """Propose a change of the plan under way. It goes before the gates, and perhaps a person, before it takes effect."""
+    """Propose a change of the plan under way. Gates, and perhaps a person, are asked before it takes effect."""
 
     type: Literal["run.patch"] = "run.patch"
     patch_id: Name

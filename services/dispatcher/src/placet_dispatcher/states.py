@@ -26,7 +26,8 @@ Phase = Literal["planning", "deciding", "working", "answering", "ended"]
 """The planner's model is at work; the plan is before its gate; tasks are done; the answer is written; over."""
 
 CallStatus = Literal["judging", "asking", "running", "doubtful", "done"]
-"""Gates outside are asked; a person is asked whether; the operation is under way; a person is asked whether it happened; answered."""
+"""Gates outside are asked; a person is asked whether; the operation is under way; a person is asked whether it
+happened; answered."""
 
 TaskStatus = Literal["pending", "running", "succeeded", "failed", "skipped"]
 

@@ -19,6 +19,7 @@ from placet_tool_executor.state import OperationState
 FROZEN_MS = 2_000
 """When what is held back looks again."""
 
+
 def freeze_key(tenant: str) -> FactKey:
     """What every start reads."""
     return FactKey(STATE, freeze_run(tenant), OPERATION, FREEZE)

@@ -1,4 +1,4 @@
-"""Decides how an outside gate is asked: one POST with the subject, one strict answer, and a failure for everything else.
+"""Decides how an outside gate is asked: one POST with the subject, one strict answer, a failure for all else.
 
 The address is the author's own. No redirect is followed, no proxy or credential is taken from the environment, and no
 answer is read beyond its bound. It is asked once: whatever goes wrong is an answer, `failed`, which lets nothing pass.
