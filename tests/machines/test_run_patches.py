@@ -12,7 +12,8 @@ from placet.gates import Boundary
 from placet.machine import Receipt, Reply
 from placet.messages import PatchPlan
 from placet.plans import plan_digest
-from tests.builders import ALICE, FakeApplication, a_task, a_team, suspend
+from tests.builders import ALICE, BOB, FakeApplication, a_task, a_team, suspend
+from tests.cases import case
 from tests.machines.run_play import HERE, Play
 
 BROKE = Failure(code=Code.MODEL_FAILED, message="the model is away", error_class=ErrorClass.PERMANENT)
@@ -68,6 +69,21 @@ def test_an_approved_patch_that_no_longer_fits_the_plan_is_stale_and_changes_not
     assert (play.status, play.statuses()) == ("suspended", {"a": "failed", "b": "skipped"})
     play.decide(request_id)
     assert (dropped(play), play.status, play.statuses()) == ("stale", "failed", {"a": "failed", "b": "skipped"})
+
+
+@case("D08", "D09")
+@pytest.mark.parametrize(
+    "changed",
+    [{"add": (a_task("c", title="another"),)}, {"add": ()}, {"remove": ("b",)}, {"reason": "another"}, {"by": BOB}],
+)
+def test_a_patch_that_was_changed_in_the_snapshot_after_its_approval_is_not_applied(changed: dict[str, Any]) -> None:
+    play = Play(asking()).submit(a_task("a"), a_task("b", "a"))
+    propose(play, add=(a_task("c"),))
+    assert play.run.patch is not None
+    play.state = play.run.model_copy(update={"patch": play.run.patch.model_copy(update=changed)})
+    play.decide(play.pending()[0])
+    assert (dropped(play), list(play.statuses())) == ("stale", ["a", "b"])
+    assert play.say("a").say("b").status == "succeeded"
 
 
 def test_an_approved_patch_that_todays_tools_refuse_is_stale() -> None:
