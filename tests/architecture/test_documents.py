@@ -14,10 +14,10 @@ from tests.architecture.sources import ROOT
 
 TEXT = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 TYPES = {kind.model_fields["type"].default for kind in get_args(get_args(AnyMessage)[0])}
-ACTIVITIES = {"model.call", "tool.run", "tool.probe"}
+ACTIVITIES = {"model.call", "tool.run", "tool.probe", "gate.ask"}
 EXCHANGES = {exchange.name for exchange in topology.make_topology().exchanges}
 QUEUES = {queue.name for queue in topology.make_topology(["pool"]).queues}
-MACHINES = "run|turn|model|thread|operation|tool|approval"
+MACHINES = "run|turn|gate|model|thread|operation|tool|approval"
 
 
 def test_every_message_that_is_named_exists() -> None:

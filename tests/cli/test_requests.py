@@ -112,6 +112,16 @@ def test_content_that_is_not_what_its_hash_says_is_not_shown_and_not_decided(wor
     assert decided(world) == []
 
 
+def test_show_tells_by_which_rule_of_which_policy_it_is_asked_and_of_whom(world: World, placet: Placet) -> None:
+    row = world.add_request(rule="big, late", policy_version="7+ab", policy_digest="c" * 64, reviewers="ann\nben")
+    out = placet("show", row["request_id"]).out
+    assert "rule:         big, late" in out
+    assert f"policy:       7+ab {'c' * 64}" in out
+    assert "for:          ann, ben" in out
+    view = placet("show", row["request_id"], "--json").document
+    assert (view["rule"], view["policy_digest"], view["reviewers"]) == ("big, late", "c" * 64, ["ann", "ben"])
+
+
 def test_show_tells_what_became_of_it(world: World, placet: Placet) -> None:
     row = filled(world)
     out = placet("show", row["request_id"]).out

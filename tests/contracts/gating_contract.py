@@ -11,9 +11,12 @@ import pytest
 
 from placet import Allow, App, Deny, Suspend, ToolContext, scripted
 from placet.errors import Code
-from placet.messages import PLAN_THREAD
+from placet.ids import Address
+from placet.messages import PLAN_THREAD, RUN
 from placet.plans import DirectCall, PlannedTask
+from placet.runtime.replay import replay
 from placet.script import call, flagged, plan
+from placet_dispatcher.machine import RunMachine
 from tests.cases import case
 from tests.contracts.on_store import OnStore
 from tests.contracts.paying_desk import Desk
@@ -79,6 +82,16 @@ async def at_rest(store: Any, clock: Any, made: Callable[[], App], **submitted: 
     return office, await office.to_rest()
 
 
+async def assert_replays(office: Desk) -> None:
+    """The run's journal gives its state again, byte for byte, without the application."""
+    entries = await office.store.read_journal(Address("r1", RUN, ""))
+    replayed = replay(RunMachine(), entries)
+    stored = await office.store.state(TENANT, Address("r1", RUN, ""))
+    assert replayed is not None
+    assert stored is not None
+    assert json.loads(replayed.json_bytes()) == stored["body"]
+
+
 async def the_operation(office: Desk) -> dict[str, Any]:
     """The one call that was proposed."""
     (row,) = await office.store.rows(TENANT, "operation", "r1")
@@ -117,6 +130,7 @@ class GatingContract(OnStore):
         await office.say_of(request, "approve")
         assert await office.to_rest() == "succeeded"
         assert len(SENT) == 1
+        await assert_replays(office)
 
     async def test_a_call_that_a_rule_allows_is_made_at_once_under_its_name(self, store, clock):
         def setup(app: App, send: Any) -> None:

@@ -18,6 +18,7 @@ from placet.messages import CancelRun, GateAnswered
 from placet.plans import PlannedTask
 from placet.script import call
 from tests.cases import case
+from tests.contracts.gating_contract import assert_replays
 from tests.contracts.on_store import OnStore
 from tests.contracts.paying_desk import Desk
 from tests.rebuilding import ALICE, TENANT
@@ -92,6 +93,7 @@ class OutsideContract(OnStore):
         [row] = await office.store.rows(TENANT, "operation", "r1")
         assert (row["rule"], row["authority"], asked["key"]) == ("fraud@7", "policy", f"{row['operation_id']}/fraud")
         assert "gate.answered" in [leaf["kind"] for leaf in await office.store.rows(TENANT, "audit_leaf", "r1")]
+        await assert_replays(office)
 
     async def test_a_call_that_the_gate_suspends_is_put_to_a_person_with_its_reason(self, store, clock):
         office, status = await at_rest(store, clock, a_desk(), says("suspend", reason="odd hour", version="7"))

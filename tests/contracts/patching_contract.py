@@ -15,6 +15,7 @@ from placet.messages import PatchPlan
 from placet.plans import DirectCall, PlannedTask
 from placet.values import Principal, PrincipalKind
 from tests.cases import case
+from tests.contracts.gating_contract import assert_replays
 from tests.contracts.on_store import OnStore
 from tests.contracts.paying_desk import Desk
 from tests.rebuilding import ALICE, BOB, TENANT
@@ -227,6 +228,7 @@ class PatchingContract(OnStore):
         assert dict(NOTED) == {"hold": 1, "b": 1, "c": 1, "new": 1}
         leaves = [row["kind"] for row in await office.store.rows(TENANT, "audit_leaf", "r1")]
         assert leaves.count("plan.patched") == 1
+        await assert_replays(office)
 
 
 TASKS = (a_task("hold"), a_task("b", "hold"), a_task("c", "b"))

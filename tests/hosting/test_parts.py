@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from placet import topology
+from placet import App, topology
+from placet.adapters.http_gates import HttpGates
 from placet.errors import Code, TerminalError
 from placet.hosting.parts import PACKAGES, Parts, parts_of
 from placet.hosting.serving import needed_by
@@ -21,6 +22,15 @@ ALL = (APPROVAL, DISPATCHER, PLANNER, TOOL_EXECUTOR)
 def test_only_the_planner_calls_models_and_only_the_tool_executor_runs_tools() -> None:
     assert [parts.service for parts in ALL if parts.models] == ["planner"]
     assert [parts.service for parts in ALL if parts.tools] == ["tool-executor"]
+
+
+def test_only_the_dispatcher_asks_gates_outside_and_only_where_there_are_any() -> None:
+    assert [parts.service for parts in ALL if parts.gates] == ["dispatcher"]
+    app = App("desk", version="1")
+    assert DISPATCHER.gates is not None
+    assert DISPATCHER.gates(app) is None
+    app.http_gate("fraud", "https://gates.example/fraud")
+    assert isinstance(DISPATCHER.gates(app), HttpGates)
 
 
 def test_the_approval_service_loads_no_application_and_alone_has_a_referee() -> None:

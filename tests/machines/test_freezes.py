@@ -157,3 +157,20 @@ def test_a_status_that_is_not_understood_holds_everything_back() -> None:
     assert [is_frozen(status, "deploy") for status in ("thawed", "", "frozen ", "thawed ", "froze deploy")] == [
         False, True, True, True, True,
     ]  # fmt: skip
+
+
+@case("M54")
+def test_an_order_that_comes_again_undoes_nothing_that_was_ordered_after_it() -> None:
+    """Also one that changed nothing when it came first."""
+    bench = switching()
+    bench.give(say("open"))
+    assert bench.give(say("thaw", order_id="ord_1")).kind == "moved"
+    bench.give(say("freeze", order_id="ord_2"))
+    bench.give(say("thaw", order_id="ord_3"))
+    bench.give(say("freeze", order_id="ord_4"))
+    for late in ("ord_1", "ord_3"):
+        assert bench.give(say("thaw", order_id=late)).kind == "absorbed"
+    assert bench.state.status == "frozen *"
+    bench.give(say("thaw", order_id="ord_5"))
+    assert bench.give(say("freeze", order_id="ord_4")).kind == "absorbed"
+    assert bench.state.status == "thawed"

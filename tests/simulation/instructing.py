@@ -151,6 +151,7 @@ class Instructing:
             tool=tool,
             by=OPERATOR,
             reason="something is wrong",
+            order_id=name,
         )
         answer = await self._world.clients.ask(message, name)
         if answer is not None:

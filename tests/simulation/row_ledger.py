@@ -256,9 +256,10 @@ class RowLedger:
         if operation is None:
             self._history.violate("I7", f"{row.operation_id} started, but nobody proposed it")
             return
-        switches = [write for write in (self._before.get(_FREEZE), self.states.get(_FREEZE)) if write is not None]
+        now = self.states.get(_FREEZE)
         # Where a switch is set or lifted in the very unit, it may be before the start or after it.
-        held = bool(switches) and all(is_frozen(switch.status, operation.tool) for switch in switches)
+        switches = (self._before.get(_FREEZE, now), now)
+        held = all(switch is not None and is_frozen(switch.status, operation.tool) for switch in switches)
         self._check(not held, "I7", f"{operation.tool} {row.operation_id} started while it was frozen")
         self._authority(operation, now_ms)
         retry = self.retries.get((row.run_id, row.operation_id, row.n - 1))

@@ -6,12 +6,14 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 from itertools import count
+from random import Random
 
 import pytest
 
 from placet.topology import APPROVALS, DISPATCHER, PLANNER, QUEUES, RESUME, TOOL_EXECUTOR
 from tests.cases import case
 from tests.simulation.application import LEDGER, UPSERT
+from tests.simulation.expected import expected
 from tests.simulation.faults import Faults
 from tests.simulation.processes import Layout
 from tests.simulation.test_simulation import must_hold
@@ -57,19 +59,23 @@ class CrashAt(Faults):
         return self._step if self._started == self._nth + 1 else None
 
 
-def a_seed() -> int:
-    """A workload with several turns and calls, so that there is something to interrupt."""
+def a_seed(*, at_hand: bool = False) -> int:
+    """A workload with several turns and calls, so that there is something to interrupt; is its model at hand?"""
     for seed in count():
+        if (Random(f"{seed}/at hand").random() < 0.5) is not at_hand:
+            continue
         work = Workload(seed, ONE_RUN)
         calls = [said for says in work.runs[0].says.values() for said in says if not isinstance(said, str)]
+        if sum(expected(work, work.runs[0]).effects.values()) != 2 or work.runs[0].submit.timeout_ms is not None:
+            continue
         if len(calls) == 2 and len(work.runs[0].plan) == 2 and all(task.call is None for task in work.runs[0].plan):
             return seed
     raise AssertionError
 
 
-def crash_at_many_awaits(layout: Layout, nth: int, chance: int) -> int:
+def crash_at_many_awaits(layout: Layout, nth: int, chance: int, *, at_hand: bool = False) -> int:
     """Run once for each point, of which every STRIDE-th is taken; how often the crash struck."""
-    seed = a_seed()
+    seed = a_seed(at_hand=at_hand)
     for struck, step in enumerate(count(1 + chance % STRIDE, STRIDE)):
         report = World(seed, CrashAt(seed, step, nth), ONE_RUN, layout).run()
         must_hold(report)
@@ -82,6 +88,11 @@ def crash_at_many_awaits(layout: Layout, nth: int, chance: int) -> int:
 @case("F02", "F04")
 def test_one_process_with_everything_may_be_killed_at_any_await(seed):
     assert crash_at_many_awaits(EMBEDDED, 0, seed) > 100 // STRIDE
+
+
+@case("F02", "F04")
+def test_the_same_where_the_model_is_at_hand(seed):
+    assert crash_at_many_awaits(EMBEDDED, 0, seed, at_hand=True) >= 10
 
 
 @case("F02", "F04", "F09")

@@ -47,6 +47,8 @@ class FreezeOperations(OperationMessage):
     """None: all tools."""
     by: Principal | None = None
     reason: Text = ""
+    order_id: str = ""
+    """Minted with the order: a repeat of it, however late, undoes nothing that was ordered after it."""
 
 
 def status_of(frozen: Iterable[Frozen]) -> str:

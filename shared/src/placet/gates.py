@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from placet.errors import Code, ContractError
 from placet.values import Name, Value
@@ -76,6 +78,14 @@ OnExpiry = Literal["tell", "fail", "ask_again"]
 """What follows when nobody decides in time: the agent is told, the run ends, or people are asked once more."""
 
 
+def _is_none(value: object) -> bool:
+    return value is None
+
+
+def _is_empty(value: object) -> bool:
+    return not value
+
+
 OnError = Literal["suspend", "deny"]
 """What an outside gate that cannot be asked, or answers nonsense, stands for."""
 
@@ -124,9 +134,9 @@ class Judgement(Value):
     on_expiry: OnExpiry = "tell"
     editor_may_approve: bool = False
     """Whether who has edited the input may approve it as well."""
-    reviewers: tuple[str, ...] | None = None
+    reviewers: Annotated[tuple[str, ...] | None, Field(exclude_if=_is_none)] = None
     """Ids of the persons who may decide; None: anybody who is let in; none at all: nobody, so that it is refused."""
-    outside: tuple[Asked, ...] = ()
+    outside: Annotated[tuple[Asked, ...], Field(exclude_if=_is_empty)] = ()
     """Gates outside that are to be asked first: then this is no judgement yet."""
 
 

@@ -194,7 +194,7 @@ mutant(
 mutant(
     "a decision is believed because some key has signed something",
     "I21",
-    lambda: [replace(believing, "message_of", lambda statement, signed: _Anything())],
+    lambda: [replace(believing, "message_of", lambda statement, signed, *rest: _Anything())],
     only="forged",
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace as with_fields
+from functools import partial
 from typing import Any
 
 from placet.adapters.models import caller
@@ -21,6 +22,8 @@ from placet_tool_executor.machine import OperationMachine
 from placet_tool_executor.steps import lease_ended
 from tests.simulation.differential import differential
 from tests.simulation.mutants.mutant import CERTAIN, PLAIN, RACES, around, mutant, quiet, replace
+from tests.simulation.processes import EVERYTHING, Layout
+from tests.simulation.world import simulate
 
 # ── withdrawn timers ───────────────────────────────────────────────────────────────────
 
@@ -70,14 +73,24 @@ async def _keeping_all(original: Any, engine: Any, deliveries: Any) -> Any:
     return found
 
 
+_TWINS = Layout(
+    "twins",
+    (("host-0", EVERYTHING), ("host-1", EVERYTHING)),
+    confirming=True,
+    exclusive=False,
+    hand_over=True,
+    latency_ms=3,
+)
+"""Two processes that are slow enough for each to begin what the other has begun."""
 _HAND = quiet(gates=("allow",), modes=("goal",), tools=("upsert", "look"))
 mutant(
     "what was said in a unit that lost its race is remembered",
     "I4",
     lambda: [around(Engine, "_attempt", _keeping_all)],
     _HAND,
-    "requeued repeated store_slow model_blunders model_fails result_lost",
-    500,
+    "requeued repeated model_blunders model_fails",
+    60,
+    partial(simulate, layout=_TWINS),
 )
 
 

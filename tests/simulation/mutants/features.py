@@ -11,7 +11,7 @@ from placet_approval import decisions as deciding
 from placet_dispatcher import continuing, edits, proposals
 from placet_dispatcher import decisions as releasing
 from placet_dispatcher import machine as run
-from placet_tool_executor import guard
+from placet_tool_executor import freezes, guard
 from placet_tool_executor import machine as operation
 from tests.simulation.application import UPSERT
 from tests.simulation.mutants.mutant import around, mutant, quiet, replace
@@ -113,6 +113,25 @@ mutant(
     "I29",
     lambda: [replace(operation, "pass_on", lambda message, reason, *rest: absorb(reason))],
     _FROZEN,
+)
+mutant(
+    "an order that comes again is carried out again",
+    "I17",
+    lambda: [
+        around(
+            freezes,
+            "switch",
+            lambda original, state, message, *rest: original(state, message.model_copy(update={"order_id": ""}), *rest),
+        ),
+        around(
+            operation,
+            "switch",
+            lambda original, state, message, *rest: original(state, message.model_copy(update={"order_id": ""}), *rest),
+        ),
+    ],
+    _FROZEN,
+    "repeated delayed",
+    200,
 )
 mutant(
     "a copy of what waits already is a dead letter",

@@ -214,7 +214,7 @@ mutant(
 mutant(
     "the journal does not hold what the application said",
     "replay",
-    lambda: [replace(folding, "_journalled", lambda facts: '{"rows":[],"answers":[],"incarnation":0}')],
+    lambda: [replace(folding, "journalled", lambda facts, upgraded: '{"rows":[],"answers":[],"incarnation":0}')],
 )
 
 

@@ -5,6 +5,7 @@ The machines take it in as any other message; whoever may start runs may stop th
 
 from __future__ import annotations
 
+import secrets
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -67,6 +68,7 @@ async def freeze(request: Request, here: Here, caller: Submitting) -> Response:
         tool=body.tool,
         by=caller.principal,
         reason=body.reason,
+        order_id=f"ord_{secrets.token_hex(8)}",
     )
     return await answer(here, message, "the same request; freezing twice is harmless")
 
@@ -75,6 +77,11 @@ async def freeze(request: Request, here: Here, caller: Submitting) -> Response:
 async def thaw(here: Here, caller: Submitting, tool: Annotated[Name | None, Query()] = None) -> Response:
     """Lift the freeze of all tools, or the one of this tool. What was held back starts, each once."""
     message = FreezeOperations(
-        tenant=caller.tenant, run_id=freeze_run(caller.tenant), word="thaw", tool=tool, by=caller.principal
+        tenant=caller.tenant,
+        run_id=freeze_run(caller.tenant),
+        word="thaw",
+        tool=tool,
+        by=caller.principal,
+        order_id=f"ord_{secrets.token_hex(8)}",
     )
     return await answer(here, message, "the same request; thawing twice is harmless")

@@ -16,6 +16,8 @@ from placet.messages import OPERATION
 from placet.rows import STATE, FactKey
 from placet_tool_executor.state import OperationState
 
+ORDERS_KEPT = 128
+"""Of so many orders a repeat is known, so that a thaw that comes again lifts no later freeze."""
 FROZEN_MS = 2_000
 """When what is held back looks again."""
 
@@ -60,23 +62,31 @@ def switch(
     if message.tool is not None and message.word == "freeze" and facts.tool(message.tool) is None:
         return refuse(Code.TOOL_UNKNOWN, f"there is no tool {message.tool!r}: nothing is frozen", run_id=message.run_id)
     known = () if state is None else state.frozen or ()
+    heard = () if state is None else state.heard or ()
+    if message.order_id in heard:
+        return absorb("ordered already", _told(message, "duplicate", status_of(known)))
     rest = tuple(each for each in known if each.tool != tool)
     if (message.word == "freeze") == (len(rest) != len(known)):
         status = status_of(known)
-        return absorb(f"that is so already: {status}", _told(message, "duplicate", status))
+        told = _told(message, "duplicate", status)
+        if not message.order_id:
+            return absorb(f"that is so already: {status}", told)
+        return move(_kept(message, known, heard), told)  # later it may not be so, and then its repeat is old news
     if message.word == "freeze":
         rest = (*rest, Frozen(tool=tool, by=message.by.id, reason=message.reason, since_ms=now_ms))
-    changed = _kept(message, rest)
+    changed = _kept(message, rest, heard)
     return move(changed, _told(message, "accepted", changed.status))
 
 
-def _kept(message: FreezeOperations, frozen: tuple[Frozen, ...]) -> OperationState:
+def _kept(message: FreezeOperations, frozen: tuple[Frozen, ...], heard: tuple[str, ...] = ()) -> OperationState:
+    orders = (*heard, message.order_id)[-ORDERS_KEPT:] if message.order_id else heard
     return OperationState(
         tenant=message.tenant,
         run_id=message.run_id,
         status=status_of(frozen),
         operation_id=FREEZE,
         frozen=frozen or None,
+        heard=orders or None,
     )
 
 

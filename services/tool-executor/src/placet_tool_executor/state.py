@@ -73,6 +73,8 @@ class OperationState(State):
     question_hash: str | None = None
     frozen: tuple[Frozen, ...] | None = Field(default=None, exclude_if=_is_none)
     """Of the state that says what is frozen: the switches that are on."""
+    heard: tuple[str, ...] | None = Field(default=None, exclude_if=_is_none)
+    """Of that state: the last orders, whose repeats change nothing."""
 
     @property
     def surely_not(self) -> bool:
