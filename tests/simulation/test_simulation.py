@@ -133,8 +133,8 @@ def test_ctrl_c_ends_all_processes_and_shows_what_was_found():
     ) as running:
         assert running.stdout is not None
         assert running.stdout.readline().startswith("seeds 1 to 1000000")
-        while "a minute" not in running.stdout.read(40):
-            pass
+        while "a minute" not in (progress := running.stdout.read(40)):
+            assert progress, "it has ended by itself"
         os.killpg(running.pid, signal.SIGINT)  # as a terminal does: to all of them
         output, errors = running.communicate(timeout=30)
     assert running.returncode == INTERRUPTED
