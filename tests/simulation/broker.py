@@ -21,8 +21,9 @@ from tests.simulation.scheduler import Group, Scheduler, Signal
 
 REDELIVERY_MS_MAX = 3_000
 DELAY_MS_MAX = 20_000
-UNKEPT = frozenset({"run.continue"})
-"""Instructions of which nothing is kept where they were refused: a known limit. They do not come again a week later."""
+UNKEPT = frozenset({"run.continue", "run.interrupt"})
+"""Orders of which nothing is kept where they were refused, or that do not say which turn they are about: a known limit.
+They do not come again a week later."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from tests.simulation.row_ledger import RowLedger
 
 TERMINAL = {RUN: RUN_TERMINAL, OPERATION: OPERATION_TERMINAL, APPROVAL: APPROVAL_TERMINAL, THREAD: THREAD_TERMINAL}
 
-REPEATABLE = ("approval.decide", "approval.request", "approval.revoke")
+REPEATABLE = ("approval.decide", "approval.request", "approval.revoke", "run.interrupt")
 """Whoever asks again is answered again, in a step of its own: those are moves that decide nothing anew."""
 
 TIMERS = frozenset(
